@@ -40,7 +40,7 @@ check: $(READY)  ## format, lint, types, import contracts, size limits, links
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.check_limits
 	$(BIN)/python -m tools.check_links
 
