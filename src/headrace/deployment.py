@@ -1,0 +1,181 @@
+"""One deployment as one config, and the ranks that it starts.
+
+Composes each component's own config and holds the cross-checks. A deployment file is TOML:
+
+    model = "path/to/folder"        # or "tiny", or "replay:FILE"
+    transport = "shm"
+    [prefill]
+    tp = 2
+    ep = 2
+    [decode]
+    dp = 2
+    ep = 2
+    [engine]
+    block_size = 16
+    [serving]
+    port = 8000
+
+Without ``[prefill]`` and ``[decode]`` the deployment is one ``mono`` replica.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.config import build, load_toml, suggest
+from headrace.core.errors import ConfigError
+from headrace.core.launch import EngineConfig, LaunchSpec
+from headrace.core.sharding import Role, Sharding
+from headrace.serving.openai.config import ServingConfig
+
+TRANSPORTS = ("shm",)
+MAX_REPLICAS = 64
+
+
+class ReplicaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Replicas of one role.
+
+    Attributes:
+        tp: Ranks that share attention heads (prefill).
+        dp: Ranks with their own requests (decode, mono).
+        ep: Ranks that share the experts; 0 takes all ranks of the replica (1 if dense).
+        replicas: How many of them.
+        block_size: Tokens of a KV block; 0 takes the engine's.
+    """
+
+    tp: int = 1
+    dp: int = 1
+    ep: int = 0
+    replicas: int = 1
+    block_size: int = 0
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.replicas <= MAX_REPLICAS:
+            raise ConfigError(f"replicas={self.replicas}: expected 1 to {MAX_REPLICAS}")
+
+    def sharding(self, *, is_moe: bool) -> Sharding:
+        """Resolve ``ep`` for a model with or without experts."""
+        ep = self.ep or (self.tp * self.dp if is_moe else 1)
+        return Sharding(tp=self.tp, dp=self.dp, ep=ep)
+
+
+class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Everything that ``headrace serve`` needs to know.
+
+    Attributes:
+        model: Model folder, ``tiny`` for the embedded model, or ``replay:FILE``.
+        transport: How KV moves from prefillers to decoders.
+        prefill: Prefill replicas; needs ``decode``.
+        decode: Decode replicas; needs ``prefill``.
+        mono: Replicas that do both; excludes the other two.
+        engine: Knobs of every rank.
+        serving: The HTTP edge.
+    """
+
+    model: str = "tiny"
+    transport: str = "shm"
+    prefill: ReplicaConfig | None = None
+    decode: ReplicaConfig | None = None
+    mono: ReplicaConfig | None = None
+    engine: EngineConfig = EngineConfig()
+    serving: ServingConfig = ServingConfig()
+
+    def __post_init__(self) -> None:
+        if self.transport not in TRANSPORTS:
+            raise ConfigError(
+                f"transport={self.transport!r}: expected one of {', '.join(TRANSPORTS)}; "
+                f"{suggest(self.transport, list(TRANSPORTS))}"
+            )
+        if (self.prefill is None) != (self.decode is None):
+            given, missing = ("prefill", "decode") if self.prefill else ("decode", "prefill")
+            raise ConfigError(f"{given} without {missing}: give both, or neither for mono")
+        if self.mono is not None and self.prefill is not None:
+            raise ConfigError("mono beside prefill and decode: choose one of the two")
+
+    @property
+    def roles(self) -> tuple[tuple[Role, ReplicaConfig], ...]:
+        """The roles that the deployment has, with their replicas."""
+        if self.prefill is not None and self.decode is not None:
+            return ((Role.PREFILL, self.prefill), (Role.DECODE, self.decode))
+        return ((Role.MONO, self.mono or ReplicaConfig()),)
+
+
+def load_deployment(path: Path | None, overrides: Mapping[str, Any]) -> DeploymentConfig:
+    """Build a config from a TOML file and flag overrides, the flags winning key by key."""
+    data = load_toml(path) if path is not None else {}
+    merged = _merge(data, overrides)
+    return build(DeploymentConfig, merged, where=str(path) if path is not None else "flags")
+
+
+def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        is_table = isinstance(value, Mapping) and isinstance(old, Mapping)
+        merged[key] = _merge(old or {}, value) if is_table else value
+    return merged
+
+
+def parse_sharding(text: str, *, where: str) -> dict[str, int]:
+    """Parse ``tp=2,ep=2`` as the flags ``--prefill`` and ``--decode`` take it.
+
+    Raises:
+        ConfigError: Names the part that is not ``key=number``, or the unknown key.
+    """
+    sizes: dict[str, int] = {}
+    for part in filter(None, text.split(",")):
+        key, eq, value = part.partition("=")
+        if not eq or not value.strip().isdigit():
+            raise ConfigError(f"{where} {text!r}: expected key=number pairs such as tp=2,ep=2")
+        if key.strip() not in ReplicaConfig.__struct_fields__:
+            hint = suggest(key.strip(), list(ReplicaConfig.__struct_fields__))
+            raise ConfigError(f"{where} {text!r}: unknown key {key.strip()!r}; {hint}")
+        sizes[key.strip()] = int(value)
+    return sizes
+
+
+def launch_specs(
+    config: DeploymentConfig,
+    *,
+    deployment_id: str,
+    run_dir: str,
+    key: str,
+    supervisor: str,
+    model: str,
+    is_moe: bool,
+) -> list[LaunchSpec]:
+    """Return one launch spec per rank, replicas in order, ranks in rank order."""
+    planned = [
+        (f"{role}{index}", role, replica.sharding(is_moe=is_moe), replica.block_size)
+        for role, replica in config.roles
+        for index in range(replica.replicas)
+    ]
+    num_ranks = sum(sharding.num_ranks for _, _, sharding, _ in planned)
+    return [
+        LaunchSpec(
+            deployment_id=deployment_id,
+            run_dir=run_dir,
+            key=key,
+            model=model,
+            replica=name,
+            role=role,
+            sharding=sharding,
+            rank=rank,
+            generation=1,
+            ranks_on_host=num_ranks,
+            supervisor=supervisor,
+            transport=config.transport,
+            engine=_with_block_size(config.engine, block_size),
+        )
+        for name, role, sharding, block_size in planned
+        for rank in range(sharding.num_ranks)
+    ]
+
+
+def _with_block_size(engine: EngineConfig, block_size: int) -> EngineConfig:
+    return msgspec.structs.replace(engine, block_size=block_size) if block_size else engine

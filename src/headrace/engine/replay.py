@@ -1,0 +1,156 @@
+"""The replay back end: scripted tokens behind the whole server, in every role.
+
+A script is a JSON-lines file. A line ``{"tokens": [5, 9, 151]}`` is played by the requests in
+turn (request i plays line i modulo the number of lines); ``{"match": [1, 2], "tokens": [...]}``
+is played by requests whose prompt begins with those token ids. After its last token a script
+goes on with ``eos``. KV is written and moved as a model's would be: position p holds its
+token id, so that a wrong transfer is visible.
+
+Leaves out everything a model does; scheduling, transfer, sampling and text are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from headrace.core.errors import CheckpointError
+from headrace.core.layouts import CacheLayout, KvSchema
+from headrace.engine.backend import Row
+from headrace.engine.pool_view import copy_block, digest_kv, view_pool
+
+PREFIX = "replay:"
+
+
+class Script(Struct, frozen=True, forbid_unknown_fields=True):
+    """One line of a replay file."""
+
+    tokens: list[int]
+    match: list[int] = []
+
+
+def load_scripts(path: Path) -> list[Script]:
+    """Read a replay file, or raise ``CheckpointError`` with the line at fault."""
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such replay file; expected JSON lines of token ids")
+    scripts = []
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            scripts.append(msgspec.json.decode(line, type=Script))
+        except msgspec.MsgspecError as error:
+            raise CheckpointError(
+                f'{path}:{number}: expected {{"tokens": [ids]}}, got: {error}'
+            ) from error
+    if not scripts:
+        raise CheckpointError(f"{path}: holds no script; expected at least one JSON line")
+    return scripts
+
+
+class ReplayBackend:
+    """Plays scripts instead of running a model.
+
+    Args:
+        scripts: What to play.
+        vocab_size: Tokens of the vocabulary that the server's tokenizer has.
+        eos_token_id: What follows the end of a script.
+        max_model_tokens: Longest prompt + output [tokens].
+        schemas: KV of each layer, as a model of that size would have it.
+        heads: KV heads held by this rank.
+    """
+
+    def __init__(
+        self,
+        scripts: Sequence[Script],
+        *,
+        vocab_size: int,
+        eos_token_id: int,
+        max_model_tokens: int,
+        schemas: tuple[KvSchema, ...],
+        heads: range,
+    ) -> None:
+        self.schemas = schemas
+        self.vocab_size = vocab_size
+        self.max_model_tokens = max_model_tokens
+        self._heads = heads
+        self._eos = eos_token_id
+        self._matching = [script for script in scripts if script.match]
+        self._in_turn = [script for script in scripts if not script.match]
+        self._caches: list[Tensor] = []
+
+    def attach(self, region: memoryview, *, num_blocks: int, block_size: int) -> None:
+        """See ``Backend.attach``."""
+        layout = CacheLayout(
+            layers=self.schemas,
+            first_head=self._heads.start,
+            num_heads=len(self._heads),
+            num_blocks=num_blocks,
+            block_size=block_size,
+        )
+        self._caches = view_pool(region, layout)
+
+    def run(
+        self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None
+    ) -> Tensor:
+        """See ``Backend.run``."""
+        for layer, cache in enumerate(self._caches):
+            for row in rows:
+                self._write(cache, row)
+            if on_layer is not None:
+                on_layer(layer)
+        played = [self._next_token(row) for row in rows if row.wants_logits]
+        logits_LV = torch.zeros(len(played), self.vocab_size)
+        if played:
+            logits_LV[torch.arange(len(played)), torch.tensor(played)] = 100.0
+        return logits_LV
+
+    def copy_block(self, source: int, target: int) -> None:
+        """See ``Backend.copy_block``."""
+        copy_block(self._caches, source, target)
+
+    def kv_digests(self, block_ids: Sequence[int], num_tokens: int) -> list[list[bytes]]:
+        """See ``Backend.kv_digests``."""
+        return digest_kv(self._caches, block_ids, num_tokens)
+
+    def close(self) -> None:
+        """See ``Backend.close``."""
+        self._caches = []
+
+    def _write(self, cache: Tensor, row: Row) -> None:
+        block_size = cache.shape[3]
+        positions = torch.arange(row.start, row.start + len(row.token_ids))
+        blocks = torch.tensor(list(row.block_ids))[positions // block_size]
+        tokens = torch.tensor(list(row.token_ids), dtype=cache.dtype)
+        cache[:, :, blocks, positions % block_size] = tokens[:, None]
+
+    def _next_token(self, row: Row) -> int:
+        script = self._script(row)
+        index = row.start + len(row.token_ids) - row.num_prompt_tokens
+        token = script.tokens[index] if index < len(script.tokens) else self._eos
+        return token if 0 <= token < self.vocab_size else self._eos
+
+    def _script(self, row: Row) -> Script:
+        if self._in_turn and not self._matching:
+            return self._in_turn[row.ordinal % len(self._in_turn)]
+        first = self._first_tokens(row)
+        for script in self._matching:
+            if first[: len(script.match)] == script.match:
+                return script
+        if not self._in_turn:
+            return Script(tokens=[])
+        return self._in_turn[row.ordinal % len(self._in_turn)]
+
+    def _first_tokens(self, row: Row) -> list[int]:
+        """Read the prompt's beginning back from the KV, where every position holds its id."""
+        longest = max(len(script.match) for script in self._matching)
+        cache = self._caches[0]
+        num = min(longest, row.start + len(row.token_ids))
+        positions = torch.arange(num)
+        blocks = torch.tensor(list(row.block_ids))[positions // cache.shape[3]]
+        return [int(x) for x in cache[0, 0, blocks, positions % cache.shape[3], 0].tolist()]
