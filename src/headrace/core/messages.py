@@ -48,7 +48,7 @@ class RegionDescriptor(Struct, frozen=True, kw_only=True):
     layout: CacheLayout
 
 
-class Message(Struct, frozen=True, kw_only=True, tag=True):
+class Message(Struct, kw_only=True, tag=True):
     """Base of all messages; ``tag`` is the class name on the wire."""
 
 
