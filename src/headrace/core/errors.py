@@ -1,5 +1,91 @@
-"""The root of Headrace's error tree."""
+"""The one tree of errors that a caller can catch.
+
+    HeadraceError
+      UserError                what a person or a file got wrong: exit code 2, one clear line
+        ConfigError            a deployment file, a flag or an environment variable
+        CheckpointError        a model folder that cannot be read as it stands
+        ShardingError          a sharding that this model or this build cannot have
+        RequestError           a request refused at the edge; carries the HTTP status and the field
+      ProtocolError            a peer's message that must not be believed
+      TransferError            KV that did not arrive
+        SessionError           a session that ended early; names the rank
+        IllegalPlanError       two cache layouts between which no plan exists
+      ReplicaError             a rank died, hung or left its group
+
+Messages say what was expected, what came and what to do.
+"""
+
+from __future__ import annotations
 
 
 class HeadraceError(Exception):
-    """An expected failure: the message says what was expected, what came, and what to do."""
+    """Base of every error this package raises on purpose."""
+
+
+class UserError(HeadraceError):
+    """Something outside the program is wrong and a person can mend it."""
+
+
+class ConfigError(UserError):
+    """A setting that does not exist, does not parse, or contradicts another."""
+
+
+class CheckpointError(UserError):
+    """A model folder that is incomplete, inconsistent or of an unsupported kind."""
+
+
+class ShardingError(UserError):
+    """A sharding that cannot be; raised before any weight is read."""
+
+
+class RequestError(UserError):
+    """A request refused before it costs anything.
+
+    Args:
+        message: What was expected, what came, what to do.
+        param: The field at fault, as OpenAI's error shape names it.
+        status: HTTP status to answer with.
+        code: Machine-readable reason, as OpenAI's error shape has it.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        status: int = 400,
+        code: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.param = param
+        self.status = status
+        self.code = code
+
+
+class ProtocolError(HeadraceError):
+    """A frame of the wrong version, size, key or shape; dropped and counted."""
+
+
+class TransferError(HeadraceError):
+    """KV that did not arrive, or could not be sent."""
+
+
+class SessionError(TransferError):
+    """A transfer session that ended before its KV was whole.
+
+    Args:
+        message: What happened.
+        rank: The source rank at fault, where one can be named.
+    """
+
+    def __init__(self, message: str, *, rank: int | None = None) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class IllegalPlanError(TransferError):
+    """Two cache layouts between which no transfer plan exists; the message names both values."""
+
+
+class ReplicaError(HeadraceError):
+    """A rank died, hung, or did not reach a collective inside its deadline."""

@@ -1,0 +1,113 @@
+"""What a supervisor needs to start one rank, as one value that crosses the process border.
+
+It travels as JSON on the standard input of ``python -m headrace.engine``: nothing secret is on
+a command line or in the environment.
+"""
+
+from __future__ import annotations
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.errors import ConfigError
+from headrace.core.sharding import Role, Sharding
+
+
+class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Knobs of one rank's engine.
+
+    Attributes:
+        dtype: ``auto`` takes the checkpoint's; otherwise ``float32`` or ``bfloat16``.
+        exact: Canonical sums: results do not depend on the sharding, bit for bit.
+        block_size: Tokens of a KV block; divides 128.
+        kv_cache_mib: Size of the pool [MiB]; 0 sizes it for ``max_sequences`` full contexts,
+            capped at 512 MiB.
+        max_model_tokens: Longest prompt + output [tokens]; 0 takes the model's own limit.
+        max_sequences: Sequences decoded together by one rank.
+        max_step_tokens: Prompt tokens computed in one step (chunk size) [tokens].
+        prefix_cache: Reuse blocks of equal token history.
+        pinned_fraction: Part of the pool that may wait for KV not yet arrived.
+        threads: Torch threads of the rank; 0 takes cores / ranks on the host, at least 1.
+        collective_timeout_s: Longest wait for a rank inside a collective [s].
+        session_timeout_s: Longest wait without progress in a transfer session [s].
+        heartbeat_s: Time between signs of life [s].
+    """
+
+    dtype: str = "auto"
+    exact: bool = True
+    block_size: int = 16
+    kv_cache_mib: int = 0
+    max_model_tokens: int = 0
+    max_sequences: int = 64
+    max_step_tokens: int = 512
+    prefix_cache: bool = True
+    pinned_fraction: float = 0.5
+    threads: int = 0
+    collective_timeout_s: float = 20.0
+    session_timeout_s: float = 30.0
+    heartbeat_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.dtype not in ("auto", "float32", "bfloat16"):
+            raise ConfigError(f"dtype={self.dtype!r}: expected auto, float32 or bfloat16")
+        if not 0.0 < self.pinned_fraction <= 1.0:
+            raise ConfigError(f"pinned_fraction={self.pinned_fraction}: expected in (0, 1]")
+        for name in ("max_sequences", "max_step_tokens"):
+            if getattr(self, name) < 1:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
+
+
+class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One rank to start.
+
+    Attributes:
+        deployment_id: Prefix of every name the deployment leaves on the machine.
+        run_dir: Private folder (mode 0700) for control sockets; removed by the supervisor.
+        key: Hex of the control key.
+        model: Model folder, or ``replay:FILE``.
+        replica: Replica's name, unique in the deployment.
+        role: The replica's role.
+        sharding: The replica's sharding.
+        rank: This rank's index in the replica.
+        generation: Taken anew at each start, never reused in a deployment.
+        ranks_on_host: Ranks that share this host's cores.
+        supervisor: Control address to report to.
+        transport: KV transport.
+        engine: The engine's knobs.
+    """
+
+    deployment_id: str
+    run_dir: str
+    key: str
+    model: str
+    replica: str
+    role: Role
+    sharding: Sharding
+    rank: int
+    generation: int
+    ranks_on_host: int
+    supervisor: str
+    transport: str = "shm"
+    engine: EngineConfig = EngineConfig()
+
+    @property
+    def name(self) -> str:
+        """Name of the rank in logs, sockets and segments."""
+        return f"{self.replica}.{self.rank}"
+
+    @property
+    def address(self) -> str:
+        """Control address that the rank binds; minted per generation."""
+        return f"ipc://{self.run_dir}/{self.name}.{self.generation}.ctl"
+
+    def to_json(self) -> bytes:
+        """Encode for the child's standard input."""
+        return msgspec.json.encode(self)
+
+    @staticmethod
+    def from_json(data: bytes) -> LaunchSpec:
+        """Decode; raises ``ConfigError`` on anything unexpected."""
+        try:
+            return msgspec.json.decode(data, type=LaunchSpec)
+        except msgspec.MsgspecError as error:
+            raise ConfigError(f"launch spec does not parse: {error}") from error

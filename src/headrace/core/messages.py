@@ -1,0 +1,387 @@
+"""Every message between processes, and the frame that carries one.
+
+A frame is ``magic(2) version(2) mac(16) payload``; the payload is one tagged MessagePack object.
+The MAC is keyed per deployment, so a process that was not started with it can neither speak nor
+be believed. Sizes are capped before anything is parsed. No pickle, no class names from the wire.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+
+import msgspec
+from msgspec import Struct
+
+from headrace.core.errors import ProtocolError
+from headrace.core.layouts import CacheLayout
+from headrace.core.plans import Chunk
+from headrace.core.requests import FinishReason, Ledger, SamplingParams
+from headrace.core.sharding import Role, Sharding
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 64 << 20
+_HEADER = struct.Struct("!2sH16s")
+_MAGIC = b"HR"
+
+
+class RegionDescriptor(Struct, frozen=True, kw_only=True):
+    """Serializable address of a registered region, minted anew for each generation.
+
+    Attributes:
+        transport: Transport that serves it.
+        name: What a peer opens (``shm``: the segment's file name).
+        doorbell: Where immediates for the owner are delivered.
+        rank: Owner's index in its replica.
+        generation: Owner's generation; a write under another one is refused.
+        num_bytes: Length of the region.
+        layout: What lies in it.
+    """
+
+    transport: str
+    name: str
+    doorbell: str
+    rank: int
+    generation: int
+    num_bytes: int
+    layout: CacheLayout
+
+
+class Message(Struct, frozen=True, kw_only=True, tag=True):
+    """Base of all messages; ``tag`` is the class name on the wire."""
+
+
+# -- edge to decode rank ---------------------------------------------------------------------
+
+
+class Submit(Message):
+    """A validated request for a decode or mono rank.
+
+    Attributes:
+        request_id: Unique inside the deployment, made by the edge; never the client's id.
+        reply_to: Control address that outputs go to.
+        prompt_ids: Prompt token ids, at least one.
+        params: Sampling of choice 0; choice i uses noise keyed by (seed, i).
+        num_choices: How many sequences continue the prompt.
+        prefill_replica: Replica chosen by the router; empty when there is none.
+        ordinal: Running number of the request at its edge (the replay back end plays by it).
+        deadline_s: Seconds without progress after which a transfer is given up.
+        trace: Send raw logits and KV digests along (``verify`` compares deployments by them).
+    """
+
+    request_id: str
+    reply_to: str
+    prompt_ids: list[int]
+    params: SamplingParams
+    num_choices: int = 1
+    prefill_replica: str = ""
+    ordinal: int = 0
+    deadline_s: float = 30.0
+    trace: bool = False
+
+
+class Abort(Message):
+    """The client is gone or the edge gave up: free everything within a step."""
+
+    request_id: str
+
+
+class TokenLogprob(Struct, frozen=True):
+    """Log-probability of one output token and of the best alternatives, best first."""
+
+    token_id: int
+    logprob: float
+    top: list[tuple[int, float]]
+
+
+class Trace(Struct, frozen=True, kw_only=True):
+    """What a step computed, in a form that does not depend on the sharding.
+
+    Attributes:
+        logits: Raw fp32 logits of the step's row, native byte order.
+        kv_digests: With the last output only: per model layer, one digest for each run of 16
+            tokens of the sequence's KV (all heads, K then V).
+    """
+
+    logits: bytes
+    kv_digests: list[list[bytes]] = []
+
+
+class Output(Struct, frozen=True, kw_only=True):
+    """What one step added to one choice of a request.
+
+    ``text`` is safe to show: whole characters only, and never part of a stop string.
+    """
+
+    request_id: str
+    choice: int
+    token_ids: list[int]
+    text: str = ""
+    logprobs: list[TokenLogprob] | None = None
+    finish_reason: FinishReason | None = None
+    ledger: Ledger | None = None
+    error: str = ""
+    trace: Trace | None = None
+
+
+class Outputs(Message):
+    """All outputs of one step for one edge."""
+
+    rank: int
+    outputs: list[Output]
+
+
+# -- decode rank to prefill replica and back -------------------------------------------------
+
+
+class PrefillRequest(Message):
+    """Ask a prefill replica for the KV of ``[start, len(token_ids) - 1)``.
+
+    The last token's id is given (a prefiller fills MTP slots with it) but its KV is not computed.
+
+    Attributes:
+        session_id: Names the transfer; unique inside the decoder's generation.
+        imm: Immediate that every write of this session delivers.
+        reply_to: Decode rank's control address.
+        token_ids: The whole prompt (or prompt + output after a preemption).
+        start: Tokens that the decoder already has [tokens].
+        block_ids: Destination blocks, for the prompt from position 0.
+        target: Decode rank's region.
+        ordinal: See ``Submit``.
+    """
+
+    session_id: str
+    imm: int
+    reply_to: str
+    token_ids: list[int]
+    start: int
+    block_ids: list[int]
+    target: RegionDescriptor
+    ordinal: int = 0
+
+
+class CancelSession(Message):
+    """Stop new writes of a session, drain pending ones, then say quiet from every rank."""
+
+    session_id: str
+    reply_to: str
+
+
+class SessionQuiet(Message):
+    """One prefill rank will never write for this session again (or already never did)."""
+
+    session_id: str
+    rank: int
+    generation: int
+
+
+class SessionFailed(Message):
+    """One prefill rank could not do its part; it is quiet too, or says so separately."""
+
+    session_id: str
+    rank: int
+    generation: int
+    reason: str
+
+
+class SessionDone(Message):
+    """The prefill replica computed the last chunk: its half of the ledger."""
+
+    session_id: str
+    cached_tokens: int
+    computed_tokens: int
+    queue_s: float
+    compute_s: float
+
+
+# -- inside a prefill replica: lead to followers ---------------------------------------------
+
+
+class SequenceStep(Struct, frozen=True, kw_only=True):
+    """One chunk of a sequence as every rank of a TP group must run it."""
+
+    chunk: Chunk
+    token_ids: list[int]
+    block_ids: list[int]
+
+
+class RunStep(Message):
+    """Lead's order to its followers; all ranks run equal steps in equal order."""
+
+    step: int
+    sequences: list[SequenceStep]
+
+
+class OpenSend(Message):
+    """A follower shall take part in a session; ``block_ids`` are the replica's own blocks.
+
+    ``cached_tokens`` are the prefiller's tokens that exist before the first chunk.
+    """
+
+    request: PrefillRequest
+    block_ids: list[int]
+    cached_tokens: int
+
+
+class CloseSend(Message):
+    """A follower forgets a session whose blocks the lead has freed."""
+
+    session_id: str
+
+
+class SendDone(Message):
+    """Follower to lead: all writes of this rank for the session are complete or drained."""
+
+    session_id: str
+    rank: int
+
+
+# -- life of a replica -----------------------------------------------------------------------
+
+
+class RankInfo(Struct, frozen=True, kw_only=True):
+    """One rank as its peers address it."""
+
+    rank: int
+    generation: int
+    address: str
+
+
+class ReplicaInfo(Struct, frozen=True, kw_only=True):
+    """One replica as the topology knows it; ``ranks`` in rank order."""
+
+    name: str
+    role: Role
+    sharding: Sharding
+    ranks: list[RankInfo]
+
+
+class Topology(Message):
+    """All live replicas; replaces what was known before."""
+
+    replicas: list[ReplicaInfo]
+
+
+class Ready(Message):
+    """A rank loaded its weights and opened its region; sent to the supervisor."""
+
+    replica: str
+    info: RankInfo
+    num_blocks: int
+    block_size: int
+    max_tokens: int
+
+
+class Heartbeat(Message):
+    """Sign of life and load of one rank. ``progress`` grows whenever work got done.
+
+    Attributes:
+        replica: Replica's name.
+        info: Who speaks; a stale generation is refused.
+        progress: Steps run plus sessions ended; unchanged with work pending means stuck.
+        has_work: The rank holds unfinished requests.
+        num_running: Sequences being decoded or prefilled.
+        num_waiting: Requests not yet admitted.
+        free_blocks: Blocks that can be handed out.
+        total_blocks: Blocks of the pool.
+        counters: Monotonic counters, by Prometheus name.
+    """
+
+    replica: str
+    info: RankInfo
+    progress: int
+    has_work: bool
+    num_running: int = 0
+    num_waiting: int = 0
+    free_blocks: int = 0
+    total_blocks: int = 0
+    counters: dict[str, float] = {}
+
+
+class Wake(Message):
+    """A rank of an idle lockstep group has work: join step ``step``."""
+
+    step: int
+
+
+class Failed(Message):
+    """A rank could not start or cannot go on; one clear line."""
+
+    replica: str
+    rank: int
+    error: str
+    is_user_error: bool = False
+
+
+class Shutdown(Message):
+    """Finish the step at hand and leave, releasing everything."""
+
+
+AnyMessage = (
+    Submit
+    | Abort
+    | Outputs
+    | PrefillRequest
+    | CancelSession
+    | SessionQuiet
+    | SessionFailed
+    | SessionDone
+    | RunStep
+    | OpenSend
+    | CloseSend
+    | SendDone
+    | Topology
+    | Ready
+    | Heartbeat
+    | Wake
+    | Failed
+    | Shutdown
+)
+
+
+class Codec:
+    """Turns messages into authenticated frames and back.
+
+    Args:
+        key: Secret of the deployment, at least 16 bytes; handed to ranks at launch.
+
+    Raises:
+        ProtocolError: From ``decode``: wrong magic, version, key, size or shape.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        if len(key) < 16:
+            raise ProtocolError(f"control key of {len(key)} bytes: expected at least 16")
+        self._key = key
+        self._encoder = msgspec.msgpack.Encoder()
+        self._decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+
+    def encode(self, message: Message) -> bytes:
+        """Return the frame of ``message``."""
+        payload = self._encoder.encode(message)
+        if len(payload) + _HEADER.size > MAX_FRAME_BYTES:
+            raise ProtocolError(
+                f"{type(message).__name__} of {len(payload)} bytes: the limit is {MAX_FRAME_BYTES}"
+            )
+        return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, self._mac(payload)) + payload
+
+    def decode(self, frame: bytes | memoryview) -> AnyMessage:
+        """Return the message in ``frame``, or raise without having believed any of it."""
+        if not _HEADER.size <= len(frame) <= MAX_FRAME_BYTES:
+            raise ProtocolError(f"frame of {len(frame)} bytes: outside the size limits")
+        magic, version, mac = _HEADER.unpack_from(frame)
+        if magic != _MAGIC:
+            raise ProtocolError("frame without the protocol's magic")
+        if version != PROTOCOL_VERSION:
+            raise ProtocolError(f"protocol version {version}: this process speaks {PROTOCOL_VERSION}")
+        payload = memoryview(frame)[_HEADER.size :]
+        if not hmac.compare_digest(mac, self._mac(payload)):
+            raise ProtocolError("frame with a wrong key")
+        try:
+            return self._decoder.decode(payload)
+        except (msgspec.MsgspecError, ValueError) as error:
+            raise ProtocolError(f"frame that does not parse: {error}") from error
+
+    def _mac(self, payload: bytes | memoryview) -> bytes:
+        return hashlib.blake2b(payload, key=self._key[:64], digest_size=16).digest()
