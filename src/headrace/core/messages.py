@@ -100,12 +100,12 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     Attributes:
         logits: Raw fp32 logits of the step's row, native byte order.
-        kv_digests: With the last output only: per model layer, one digest for each run of 16
-            tokens of the sequence's KV (all heads, K then V).
+        kv_digests: Per model layer, one digest for each run of 16 tokens of the sequence's KV so
+            far (all heads, K then V).
     """
 
     logits: bytes
-    kv_digests: list[list[bytes]] = []
+    kv_digests: list[list[bytes]]
 
 
 class Output(Struct, frozen=True, kw_only=True):

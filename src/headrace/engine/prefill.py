@@ -1,0 +1,373 @@
+"""A prefill rank: computes prompts and sends each layer's KV on as soon as it is written.
+
+Every rank of the replica is a ``PrefillWorker``; the first is also the ``PrefillLead``, which
+owns the queue and the block pool and orders the steps. The worker knows no queue, the lead
+touches no tensor. Prefillers never sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from headrace.core.clock import Clock
+from headrace.core.launch import EngineConfig
+from headrace.core.messages import (
+    CancelSession,
+    CloseSend,
+    Message,
+    OpenSend,
+    PrefillRequest,
+    RunStep,
+    SendDone,
+    SequenceStep,
+    SessionDone,
+    SessionFailed,
+)
+from headrace.core.plans import Chunk
+from headrace.engine.backend import Backend, Row
+from headrace.kvcache.block_table import BlockTable, blocks_for, blocks_to_open
+from headrace.kvcache.pool import BlockPool
+from headrace.kvcache.prefix import PrefixHit
+from headrace.scheduler.plan import PromptWork, plan_prefill
+from headrace.transfer.sender import SendSessions
+
+
+class PrefillWorker:
+    """One rank's part: runs ordered steps and feeds its send sessions.
+
+    Args:
+        backend: What the steps run on.
+        senders: This rank's send sessions.
+        send: Sends a message to a control address.
+    """
+
+    def __init__(
+        self, *, backend: Backend, senders: SendSessions, send: Callable[[str, Message], object]
+    ) -> None:
+        self.steps = 0
+        self._backend = backend
+        self._senders = senders
+        self._send = send
+        self._requests: dict[str, PrefillRequest] = {}
+
+    @property
+    def num_sessions(self) -> int:
+        """Sessions not yet drained."""
+        return len(self._senders)
+
+    @property
+    def peers(self) -> set[str]:
+        """Decode ranks that wait for KV from here."""
+        return {request.reply_to for request in self._requests.values()}
+
+    def open(self, order: OpenSend) -> None:
+        """Take part in a session, and send at once what is cached."""
+        request = order.request
+        if not self._senders.open(request, block_ids=order.block_ids):
+            return
+        self._requests[request.session_id] = request
+        self._submit_all(request.session_id, stop=order.cached_tokens)
+
+    def run(self, order: RunStep) -> None:
+        """Run one step; each layer is sent while the next ones compute."""
+        rows = [
+            Row(
+                token_ids=each.token_ids,
+                start=each.chunk.start,
+                block_ids=each.block_ids,
+                wants_logits=False,
+            )
+            for each in order.sequences
+        ]
+        chunks = [each.chunk for each in order.sequences]
+        self._backend.run(rows, on_layer=lambda layer: self._submit(layer, chunks))
+        self.steps += 1
+
+    def cancel(self, message: CancelSession) -> None:
+        """Stop sending a session; quiet is said once pending writes drained."""
+        self._requests.pop(message.session_id, None)
+        self._senders.cancel(message)
+
+    def close(self, session_id: str) -> None:
+        """Forget a session that the lead has ended."""
+        self._requests.pop(session_id, None)
+        self._senders.close(session_id)
+
+    def poll(self) -> None:
+        """Follow pending writes and tell whoever must know."""
+        for outgoing in self._senders.poll():
+            self._send(outgoing.address, outgoing.message)
+
+    def _submit(self, layer: int, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self._senders.submit(
+                chunk.sequence_id,
+                layer=layer,
+                start=chunk.start,
+                stop=chunk.start + chunk.num_tokens,
+            )
+
+    def _submit_all(self, session_id: str, *, stop: int) -> None:
+        if stop:
+            for layer in range(len(self._backend.schemas)):
+                self._senders.submit(session_id, layer=layer, start=0, stop=stop)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Job:
+    """One session as the lead keeps it, from request to the last rank's ``SendDone``."""
+
+    request: PrefillRequest
+    order: int
+    arrived_s: float
+    table: BlockTable | None = None
+    cached_tokens: int = 0
+    started_s: float = 0.0
+    compute_s: float = 0.0
+    is_cancelled: bool = False
+    draining: set[int] = field(default_factory=set)
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        """Tokens that shall have KV: all but the prompt's last."""
+        return len(self.request.token_ids) - 1
+
+    @property
+    def num_missing_tokens(self) -> int:
+        """Tokens still to compute."""
+        return self.num_prompt_tokens - (self.table.num_tokens if self.table else 0)
+
+
+class PrefillLead:
+    """Queue, blocks and step orders of a prefill replica.
+
+    Args:
+        config: The engine's knobs.
+        worker: This rank's own worker; gets every order that the followers get.
+        pool: The replica's blocks: all ranks use equal ids.
+        num_ranks: Ranks of the replica.
+        generation: This rank's generation, for refusals.
+        tell_followers: Sends a message to every other rank of the replica.
+        send: Sends a message to a control address.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: EngineConfig,
+        worker: PrefillWorker,
+        pool: BlockPool,
+        num_ranks: int,
+        generation: int,
+        tell_followers: Callable[[Message], None],
+        send: Callable[[str, Message], object],
+        clock: Clock,
+    ) -> None:
+        self._config = config
+        self._worker = worker
+        self._pool = pool
+        self._num_ranks = num_ranks
+        self._generation = generation
+        self._tell_followers = tell_followers
+        self._send = send
+        self._clock = clock
+        self._waiting: dict[str, _Job] = {}
+        self._computing: dict[str, _Job] = {}
+        self._draining: dict[str, _Job] = {}
+        self._next_order = 0
+        self._step = 0
+        self.ended = 0
+
+    @property
+    def num_waiting(self) -> int:
+        """Sessions without blocks."""
+        return len(self._waiting)
+
+    @property
+    def num_running(self) -> int:
+        """Sessions with blocks."""
+        return len(self._computing) + len(self._draining)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether any session is unfinished."""
+        return bool(self._waiting or self._computing or self._draining)
+
+    # -- messages ------------------------------------------------------------------------
+
+    def on_request(self, request: PrefillRequest) -> None:
+        """Queue a session, or refuse it if this replica could never hold its prompt."""
+        job = _Job(request=request, order=self._next_order, arrived_s=self._clock.now_s())
+        self._next_order += 1
+        capacity = self._pool.num_blocks * self._pool.block_size
+        if job.num_prompt_tokens > capacity:
+            self._refuse(
+                request,
+                f"a prompt of {len(request.token_ids)} tokens does not fit the prefill "
+                f"replica's KV cache of {capacity}: serve it with a larger kv_cache_mib",
+            )
+            return
+        self._waiting[request.session_id] = job
+
+    def on_cancel(self, message: CancelSession) -> None:
+        """Stop a session on every rank; each says quiet to the decoder by itself."""
+        job = self._waiting.pop(message.session_id, None)
+        running = self._computing.pop(message.session_id, None)
+        self._tell(message)
+        if job is not None:
+            self.ended += 1
+        if running is not None:
+            running.is_cancelled = True
+            self._drain(running)
+
+    def on_send_done(self, message: SendDone) -> None:
+        """One rank will read a session's blocks no more; after the last they are free."""
+        job = self._computing.get(message.session_id) or self._draining.get(message.session_id)
+        if job is None:
+            return
+        job.draining.discard(message.rank)
+        if not job.draining and message.session_id in self._draining:
+            del self._draining[message.session_id]
+            if job.table is not None:
+                job.table.release()
+            self._tell(CloseSend(session_id=message.session_id))
+            self.ended += 1
+
+    # -- steps ---------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Give blocks to whoever is next in line, in order of arrival."""
+        for job in list(self._waiting.values()):
+            if not self._start(job):
+                break
+
+    @property
+    def wants_step(self) -> bool:
+        """Whether any prompt token is to be computed."""
+        return bool(self._computing)
+
+    def step(self) -> None:
+        """Plan one step, order it on every rank, and run it here."""
+        started_s = self._clock.now_s()
+        chunks = plan_prefill(
+            [self._work(job) for job in self._computing.values()],
+            max_tokens=self._config.max_step_tokens,
+            free_blocks=self._pool.num_free,
+            block_size=self._pool.block_size,
+        )
+        jobs = [self._computing[chunk.sequence_id] for chunk in chunks]
+        self._step += 1
+        self._tell(
+            RunStep(
+                step=self._step,
+                sequences=[
+                    self._sequence(job, chunk) for job, chunk in zip(jobs, chunks, strict=True)
+                ],
+            )
+        )
+        step_s = self._clock.now_s() - started_s
+        for job, chunk in zip(jobs, chunks, strict=True):
+            self._account(job, chunk, step_s)
+
+    def _tell(self, message: Message) -> None:
+        """Give one order to all ranks: the followers first, since this rank's own part blocks."""
+        self._tell_followers(message)
+        match message:
+            case OpenSend():
+                self._worker.open(message)
+            case RunStep():
+                self._worker.run(message)
+            case CancelSession():
+                self._worker.cancel(message)
+            case CloseSend():
+                self._worker.close(message.session_id)
+
+    def _start(self, job: _Job) -> bool:
+        hit = self._full_blocks(self._pool.match(job.request.token_ids))
+        needed = blocks_to_open(self._pool, hit, job.num_prompt_tokens)
+        if needed > self._pool.num_free:
+            return False
+        job.table = BlockTable.open(self._pool, hit, job.num_prompt_tokens)
+        if job.table is None:
+            return False
+        session_id = job.request.session_id
+        del self._waiting[session_id]
+        job.started_s = self._clock.now_s()
+        job.cached_tokens = job.table.num_tokens
+        job.draining = set(range(self._num_ranks))
+        self._computing[session_id] = job
+        self._tell(
+            OpenSend(
+                request=job.request,
+                block_ids=job.table.block_ids,
+                cached_tokens=job.cached_tokens,
+            )
+        )
+        if not job.num_missing_tokens:
+            self._finish(job)
+        return True
+
+    def _full_blocks(self, hit: PrefixHit) -> PrefixHit:
+        """Leave a block that would be used in part: nothing is ever written behind it here."""
+        num_full = hit.num_tokens // self._pool.block_size
+        return PrefixHit(hit.block_ids[:num_full], num_full * self._pool.block_size)
+
+    def _work(self, job: _Job) -> PromptWork:
+        table = job.table
+        if table is None:
+            raise AssertionError("a computing session without blocks")
+        return PromptWork(
+            sequence_id=job.request.session_id,
+            order=job.order,
+            num_computed_tokens=table.num_tokens,
+            num_remaining_tokens=job.num_missing_tokens,
+            num_blocks=len(table.block_ids),
+        )
+
+    def _sequence(self, job: _Job, chunk: Chunk) -> SequenceStep:
+        stop = chunk.start + chunk.num_tokens
+        blocks = job.table.block_ids if job.table is not None else []
+        return SequenceStep(
+            chunk=chunk,
+            token_ids=job.request.token_ids[chunk.start : stop],
+            block_ids=blocks[: blocks_for(stop, self._pool.block_size)],
+        )
+
+    def _account(self, job: _Job, chunk: Chunk, step_s: float) -> None:
+        job.compute_s += step_s
+        if job.table is not None:
+            job.table.advance(chunk.num_tokens)
+            job.table.publish(job.request.token_ids)
+        if not job.num_missing_tokens:
+            self._finish(job)
+
+    def _finish(self, job: _Job) -> None:
+        """The last chunk is computed: what is left is to drain."""
+        self._send(
+            job.request.reply_to,
+            SessionDone(
+                session_id=job.request.session_id,
+                cached_tokens=job.cached_tokens,
+                computed_tokens=job.num_prompt_tokens - job.cached_tokens,
+                queue_s=job.started_s - job.arrived_s,
+                compute_s=job.compute_s,
+            ),
+        )
+        del self._computing[job.request.session_id]
+        self._drain(job)
+
+    def _drain(self, job: _Job) -> None:
+        self._draining[job.request.session_id] = job
+        if not job.draining:
+            self.on_send_done(SendDone(session_id=job.request.session_id, rank=0))
+
+    def _refuse(self, request: PrefillRequest, reason: str) -> None:
+        self.ended += 1
+        self._send(
+            request.reply_to,
+            SessionFailed(
+                session_id=request.session_id, rank=0, generation=self._generation, reason=reason
+            ),
+        )

@@ -1,0 +1,271 @@
+"""A decode rank's transfers: asks prefillers for KV and hears when it is whole.
+
+Wires three things together: the transfer engine (bytes and immediates), the receive sessions
+(what they mean) and the control plane (who is asked and told). Blocks of a session that was
+given up stay here until their writers are known to be quiet.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from headrace.core.clock import Clock
+from headrace.core.layouts import CacheLayout
+from headrace.core.messages import (
+    CancelSession,
+    Heartbeat,
+    Message,
+    PrefillRequest,
+    RegionDescriptor,
+    ReplicaInfo,
+    SessionDone,
+    SessionFailed,
+    SessionQuiet,
+    Topology,
+)
+from headrace.core.sharding import Role, split_range
+from headrace.engine.sequence import Sequence
+from headrace.kvcache.pool import BlockPool
+from headrace.transfer.engine import TransferEngine
+from headrace.transfer.owners import expected_bytes_by_source
+from headrace.transfer.session import Complete, Failed, Quarantined, Quiet, ReceiveSessions
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Inbound:
+    """A session's sequence until it is complete or given up, its given-up blocks from then on."""
+
+    sequence: Sequence | None
+    lead: str
+    quarantined: list[int]
+
+
+class Receiving:
+    """All sessions of one decode rank. One thread.
+
+    Args:
+        engine: The rank's transfer engine.
+        region: Descriptor of the rank's KV region.
+        name: Rank's name and generation: prefix of session ids, never derived from API ids.
+        address: Rank's control address.
+        send: Sends a message to a control address.
+        clock: Time.
+        timeout_s: Longest wait without progress [s].
+    """
+
+    def __init__(
+        self,
+        *,
+        engine: TransferEngine,
+        region: RegionDescriptor,
+        name: str,
+        address: str,
+        send: Callable[[str, Message], object],
+        clock: Clock,
+        timeout_s: float,
+    ) -> None:
+        self.bytes_received = 0
+        self._engine = engine
+        self._sessions = ReceiveSessions(engine)
+        self._region = region
+        self._name = name
+        self._address = address
+        self._send = send
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._replicas: dict[str, ReplicaInfo] = {}
+        self._inbound: dict[str, _Inbound] = {}
+        self._complete: list[Sequence] = []
+        self._failed: list[tuple[Sequence, str]] = []
+        self._quiet: list[list[int]] = []
+        self._next_session = 0
+
+    def __len__(self) -> int:
+        """Sessions that still hold blocks."""
+        return len(self._sessions)
+
+    # -- messages ------------------------------------------------------------------------
+
+    def on_topology(self, topology: Topology) -> None:
+        """Learn which prefill replicas live; ranks that are gone will never write again."""
+        known = {each.name: each for each in topology.replicas if each.role is Role.PREFILL}
+        alive = {(each.name, rank.generation) for each in known.values() for rank in each.ranks}
+        for replica in self._replicas.values():
+            for rank in replica.ranks:
+                if (replica.name, rank.generation) not in alive:
+                    self._sessions.on_generation_dead(
+                        replica.name,
+                        rank=rank.rank,
+                        generation=rank.generation,
+                        now_s=self._clock.now_s(),
+                    )
+        self._replicas = known
+
+    def on_message(self, message: Message) -> None:
+        """Take what a prefill replica says about sessions."""
+        now_s = self._clock.now_s()
+        match message:
+            case SessionQuiet():
+                self._sessions.on_quiet(message)
+            case SessionFailed():
+                self._sessions.on_failed(message, now_s=now_s)
+            case SessionDone():
+                self._on_done(message, now_s)
+            case Heartbeat():
+                self._sessions.on_heartbeat(
+                    message.replica,
+                    rank=message.info.rank,
+                    generation=message.info.generation,
+                    progress=message.progress,
+                    now_s=now_s,
+                )
+            case _:
+                raise AssertionError(f"{type(message).__name__} is not about sessions")
+
+    def poll(self) -> None:
+        """Take immediates, let deadlines pass, and sort what happened."""
+        now_s = self._clock.now_s()
+        for immediate in self._engine.poll().immediates:
+            self._sessions.on_immediate(immediate, now_s=now_s)
+        self._sessions.tick(now_s)
+        for event in self._sessions.take_events():
+            match event:
+                case Complete():
+                    self._on_complete(event, now_s)
+                case Failed():
+                    self._on_failed(event)
+                case Quiet():
+                    self._quiet.append(self._inbound.pop(event.session_id).quarantined)
+                case Quarantined():
+                    log.warning(
+                        "session %s: ranks %s cannot be heard; its blocks stay in quarantine",
+                        event.session_id,
+                        event.ranks,
+                    )
+
+    def next_deadline_s(self) -> float | None:
+        """When ``poll`` must be called though nothing arrived."""
+        return self._sessions.next_deadline_s()
+
+    # -- the rank's side -----------------------------------------------------------------
+
+    def can_reach(self, sequence: Sequence) -> bool:
+        """Whether a prefill replica is there for the sequence."""
+        return self._replica_for(sequence) is not None
+
+    def open(self, sequence: Sequence) -> None:
+        """Ask a prefill replica for the KV that the sequence lacks; its blocks are pinned."""
+        replica = self._replica_for(sequence)
+        if replica is None:
+            raise AssertionError("open without a replica: ask can_reach first")
+        session_id = f"{self._name}-{self._next_session}"
+        self._next_session += 1
+        imm = self._engine.next_imm()
+        start, stop = sequence.blocks.num_tokens, len(sequence.token_ids) - 1
+        owed = expected_bytes_by_source(
+            _sources(replica, self._region.layout),
+            self._region.layout,
+            start=start,
+            stop=stop,
+            seed=imm,
+        )
+        self._sessions.open(
+            session_id,
+            imm=imm,
+            replica=replica.name,
+            generations={rank.rank: rank.generation for rank in replica.ranks},
+            expected_bytes=owed,
+            now_s=self._clock.now_s(),
+            timeout_s=min(self._timeout_s, sequence.submit.deadline_s),
+        )
+        lead = replica.ranks[0].address
+        self._inbound[session_id] = _Inbound(sequence, lead, [])
+        sequence.session_id = session_id
+        sequence.ledger.num_sessions += 1
+        sequence.ledger.bytes_expected += sum(owed.values())
+        sequence.ledger.prefill_replica = replica.name
+        self._send(
+            lead,
+            PrefillRequest(
+                session_id=session_id,
+                imm=imm,
+                reply_to=self._address,
+                token_ids=sequence.token_ids,
+                start=start,
+                block_ids=sequence.blocks.block_ids,
+                target=self._region,
+                ordinal=sequence.submit.ordinal,
+            ),
+        )
+
+    def give_up(self, sequence: Sequence) -> None:
+        """End a RECEIVING sequence: its blocks go into quarantine until the writers are quiet."""
+        inbound = self._inbound[sequence.session_id]
+        inbound.quarantined = sequence.blocks.quarantine()
+        inbound.sequence = None
+        self._sessions.cancel(sequence.session_id, now_s=self._clock.now_s())
+        self._send(
+            inbound.lead, CancelSession(session_id=sequence.session_id, reply_to=self._address)
+        )
+
+    def take_complete(self) -> list[Sequence]:
+        """Return sequences whose KV became whole since the last call."""
+        taken, self._complete = self._complete, []
+        return taken
+
+    def take_failed(self) -> list[tuple[Sequence, str]]:
+        """Return sequences whose KV will not come, with the reason; give them up."""
+        taken, self._failed = self._failed, []
+        return [(sequence, error) for sequence, error in taken if sequence.session_id]
+
+    def release_quiet(self, pool: BlockPool) -> None:
+        """Return blocks to the pool whose writers are known to be quiet."""
+        for block_ids in self._quiet:
+            pool.release_quarantined(block_ids)
+        self._quiet.clear()
+
+    # -- events --------------------------------------------------------------------------
+
+    def _on_complete(self, event: Complete, now_s: float) -> None:
+        sequence = self._inbound.pop(event.session_id).sequence
+        self.bytes_received += event.num_bytes
+        if sequence is None:
+            raise AssertionError(f"{event.session_id} completed after it was given up")
+        sequence.session_id = ""
+        sequence.ledger.bytes_received += event.num_bytes
+        sequence.ledger.transfer_s += now_s - sequence.admitted_s
+        self._complete.append(sequence)
+
+    def _on_failed(self, event: Failed) -> None:
+        inbound = self._inbound[event.session_id]
+        if inbound.sequence is not None:
+            self._failed.append((inbound.sequence, event.reason))
+
+    def _on_done(self, message: SessionDone, now_s: float) -> None:
+        inbound = self._inbound.get(message.session_id)
+        if inbound is not None and inbound.sequence is not None:
+            ledger = inbound.sequence.ledger
+            ledger.prefill_s += message.compute_s
+            ledger.prefiller_cached_tokens += message.cached_tokens
+        self._sessions.on_done(message.session_id, now_s=now_s)
+
+    def _replica_for(self, sequence: Sequence) -> ReplicaInfo | None:
+        """The router's choice while it lives, else any other."""
+        chosen = self._replicas.get(sequence.submit.prefill_replica)
+        return chosen or next(iter(self._replicas.values()), None)
+
+
+def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:
+    """Which heads each source rank holds; pool and block sizes do not matter here."""
+    num_heads = target.layers[0].num_kv_heads
+    held = [split_range(num_heads, replica.sharding.tp, rank.rank) for rank in replica.ranks]
+    return [
+        msgspec.structs.replace(target, first_head=heads.start, num_heads=len(heads))
+        for heads in held
+    ]

@@ -1,0 +1,111 @@
+"""Runs one step's rows on the backend and samples the rows that want a token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+
+from torch import Tensor
+
+from headrace.core.messages import Trace
+from headrace.core.plans import Chunk
+from headrace.engine.backend import Backend, Row
+from headrace.engine.emitter import Emitter
+from headrace.engine.sequence import Sequence
+from headrace.kernels.sampling import SampledTokens, SamplingBatch, SamplingRow, sample
+
+Work = Seq[tuple[Sequence, Chunk]]
+
+
+class Stepper:
+    """The part of a decode rank that touches tensors.
+
+    Args:
+        backend: What the rows run on.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary of the model."""
+        return self._backend.vocab_size
+
+    def run(self, work: Work, emitter: Emitter) -> list[Sequence]:
+        """Compute a step, take its tokens, and return the sequences that ended with them.
+
+        The sequences' tables have room for their chunks afterwards whatever they had before.
+        """
+        rows = [self._prepare(sequence, chunk) for sequence, chunk in work]
+        logits_LV = self._backend.run(rows)
+        for sequence, chunk in work:
+            self._account(sequence, chunk)
+        deciding = [sequence for sequence, chunk in work if chunk.is_decode]
+        if not deciding:
+            return []
+        sampled = sample(logits_LV, SamplingBatch.build([_sampling(each) for each in deciding]))
+        return self._take(deciding, sampled, logits_LV=logits_LV, emitter=emitter)
+
+    def _prepare(self, sequence: Sequence, chunk: Chunk) -> Row:
+        table = sequence.blocks
+        for copy in table.copies:
+            self._backend.copy_block(copy.source, copy.target)
+        table.finish_copies()
+        if not table.reserve(chunk.num_tokens):
+            raise AssertionError(f"{sequence.sequence_id}: the step plan overdrew the pool")
+        return Row(
+            token_ids=sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens],
+            start=chunk.start,
+            block_ids=table.block_ids,
+            wants_logits=chunk.is_decode,
+            num_prompt_tokens=sequence.num_prompt_tokens,
+            ordinal=sequence.submit.ordinal,
+        )
+
+    def _account(self, sequence: Sequence, chunk: Chunk) -> None:
+        sequence.blocks.advance(chunk.num_tokens)
+        sequence.blocks.publish(sequence.token_ids)
+        is_prompt = chunk.start < sequence.num_prompt_tokens
+        if not chunk.is_decode and sequence.is_resumed:
+            sequence.ledger.recomputed_tokens += chunk.num_tokens
+        elif is_prompt and sequence.num_output_tokens == 0:
+            sequence.ledger.computed_tokens += chunk.num_tokens
+
+    def _take(
+        self,
+        deciding: Seq[Sequence],
+        sampled: SampledTokens,
+        *,
+        logits_LV: Tensor,
+        emitter: Emitter,
+    ) -> list[Sequence]:
+        ended = []
+        tokens, ok = sampled.token_ids_B.tolist(), sampled.ok_B.tolist()
+        for index, sequence in enumerate(deciding):
+            if not ok[index]:
+                emitter.fail(sequence, "the model's logits are not finite: check the weights")
+                ended.append(sequence)
+                continue
+            trace = self._trace(sequence, logits_LV[index]) if sequence.submit.trace else None
+            reason = emitter.take_token(
+                sequence, tokens[index], logprob=sampled.logprobs[index], trace=trace
+            )
+            if reason is not None:
+                ended.append(sequence)
+        return ended
+
+    def _trace(self, sequence: Sequence, logits_V: Tensor) -> Trace:
+        table = sequence.blocks
+        return Trace(
+            logits=logits_V.contiguous().numpy().tobytes(),
+            kv_digests=self._backend.kv_digests(table.block_ids, table.num_tokens),
+        )
+
+
+def _sampling(sequence: Sequence) -> SamplingRow:
+    return SamplingRow(
+        params=sequence.submit.params,
+        seed=sequence.seed,
+        position=len(sequence.token_ids),
+        counts=sequence.counts,
+    )
