@@ -43,7 +43,6 @@ class Backend(Protocol):
 
     schemas: tuple[KvSchema, ...]
     vocab_size: int
-    max_model_tokens: int
 
     def attach(self, region: memoryview, *, num_blocks: int, block_size: int) -> None:
         """View ``region`` (laid out as ``core.layouts`` says) as this backend's KV pool."""
