@@ -145,7 +145,7 @@ def parse_config(data: Mapping[str, Any], *, where: str = "config.json") -> Mode
         num_layers=reader.size("num_hidden_layers"),
         num_heads=num_heads,
         num_kv_heads=reader.size("num_key_value_heads", default=num_heads),
-        head_dim=reader.size("head_dim", default=max(1, hidden_size // num_heads)),
+        head_dim=reader.size("head_dim", default=_default_head_dim(architecture, data)),
         intermediate_size=reader.size("intermediate_size"),
         rms_norm_eps=reader.number("rms_norm_eps", default=1e-6),
         rope_theta=theta,
@@ -202,6 +202,13 @@ class _Reader:
                 f"the file is not a complete model config"
             )
         return default
+
+
+def _default_head_dim(architecture: str, data: Mapping[str, Any]) -> int:
+    # The dense family's default is a constant, the MoE family's the usual ratio.
+    if architecture == "qwen3":
+        return 128
+    return max(1, int(data["hidden_size"]) // int(data["num_attention_heads"]))
 
 
 def _architecture(data: Mapping[str, Any], where: str) -> str:
