@@ -358,7 +358,9 @@ class Codec:
         if magic != _MAGIC:
             raise ProtocolError("frame without the protocol's magic")
         if version != PROTOCOL_VERSION:
-            raise ProtocolError(f"protocol version {version}: this process speaks {PROTOCOL_VERSION}")
+            raise ProtocolError(
+                f"protocol version {version}: this process speaks {PROTOCOL_VERSION}"
+            )
         payload = memoryview(frame)[_HEADER.size :]
         if not hmac.compare_digest(mac, self._mac(payload)):
             raise ProtocolError("frame with a wrong key")
