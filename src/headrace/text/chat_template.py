@@ -85,7 +85,7 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        **variables: Any,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
         """Return the prompt text of a conversation.
 
@@ -93,7 +93,8 @@ class ChatTemplate:
             messages: OpenAI's messages as plain values.
             tools: OpenAI's tools as plain values.
             add_generation_prompt: End with the header of the assistant's turn.
-            variables: Further template variables, e.g. ``enable_thinking``.
+            variables: Further template variables, e.g. ``enable_thinking``. They cannot
+                replace the arguments above.
 
         Raises:
             RequestError: The model has no template, or it refused these messages (status 400).
@@ -101,11 +102,14 @@ class ChatTemplate:
         template = self._choose(bool(tools))
         try:
             return template.render(
-                **{**self._variables, **variables},
-                messages=messages,
-                tools=tools or None,
-                documents=None,
-                add_generation_prompt=add_generation_prompt,
+                {
+                    **self._variables,
+                    "documents": None,
+                    **(variables or {}),
+                    "messages": messages,
+                    "tools": tools or None,
+                    "add_generation_prompt": add_generation_prompt,
+                }
             )
         except _RENDER_ERRORS as error:
             raise RequestError(
@@ -179,8 +183,8 @@ def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+        config = json.loads(_read_text(path))
+    except json.JSONDecodeError as error:
         raise CheckpointError(f"{path}: not valid JSON: {error}") from error
     if not isinstance(config, dict):
         raise CheckpointError(f"{path}: expected an object, came {type(config).__name__}")
@@ -202,10 +206,17 @@ def _sources(folder: Path, config: Mapping[str, Any]) -> dict[str, Any]:
         sources["default"] = inline
     path = folder / "chat_template.jinja"
     if path.is_file():
-        sources["default"] = path.read_text(encoding="utf-8")
+        sources["default"] = _read_text(path)
     for extra in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        sources[extra.stem] = extra.read_text(encoding="utf-8")
+        sources[extra.stem] = _read_text(extra)
     return sources
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{path}: not UTF-8 text: {error}") from error
 
 
 def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
