@@ -46,28 +46,26 @@ class Segment:
         words: The whole segment as unsigned 64-bit words; 8-byte aligned loads and stores.
         size: Ranks of the group.
         mailbox_bytes: Data bytes of one mailbox.
+        lines: Per rank, the index in ``words`` of its line.
+        counts: Per parity and rank, the index in ``words`` of a mailbox's head: byte counts, one
+            per destination.
+        data: Per parity and rank, the address in this process of a mailbox's data.
     """
 
-    def __init__(self, descriptor: int, memory: mmap.mmap, *, size: int, mailbox_bytes: int) -> None:
+    def __init__(
+        self, descriptor: int, memory: mmap.mmap, *, size: int, mailbox_bytes: int
+    ) -> None:
         self.size = size
         self.mailbox_bytes = mailbox_bytes
         self.words = memoryview(memory).cast("Q")
         self._descriptor = descriptor
         self._memory = memory
         # The address outlives this temporary view: it is the mapping's, not the view's.
-        self._address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
-
-    def line(self, rank: int) -> int:
-        """Index in ``words`` of the first word of a rank's line."""
-        return _HEADER_BYTES // 8 + rank * _LINE_WORDS
-
-    def counts(self, parity: int, rank: int) -> int:
-        """Index in ``words`` of a mailbox's head: ``size`` byte counts, one per destination."""
-        return self._mailbox_offset(parity, rank) // 8
-
-    def data(self, parity: int, rank: int) -> int:
-        """Address in this process of a mailbox's data."""
-        return self._address + self._mailbox_offset(parity, rank) + _head_bytes(self.size)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+        boxes = [[_box_offset(p, r, size, mailbox_bytes) for r in range(size)] for p in (0, 1)]
+        self.lines = [_line_offset(rank) // 8 for rank in range(size)]
+        self.counts = [[offset // 8 for offset in row] for row in boxes]
+        self.data = [[address + offset + _head_bytes(size) for offset in row] for row in boxes]
 
     def take_place(self, rank: int) -> None:
         """Lock the byte of ``rank`` and show it as joined."""
@@ -75,12 +73,14 @@ class Segment:
         try:
             fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, lock)
         except BlockingIOError as error:
-            raise ReplicaError(f"rank {rank} is already in the group: each rank joins once") from error
-        self.words[self.line(rank) + STATE] = JOINED
+            raise ReplicaError(
+                f"rank {rank} is already in the group: each rank joins once"
+            ) from error
+        self.words[self.lines[rank] + STATE] = JOINED
 
     def is_gone(self, rank: int) -> bool:
         """Whether a rank that had joined left, or its process ended."""
-        state = self.words[self.line(rank) + STATE]
+        state = self.words[self.lines[rank] + STATE]
         return state == LEFT or (state == JOINED and not self._holds_lock(rank))
 
     def close(self) -> None:
@@ -96,10 +96,6 @@ class Segment:
         kind = _FLOCK.unpack(fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, query))[0]
         return bool(kind != fcntl.F_UNLCK)
 
-    def _mailbox_offset(self, parity: int, rank: int) -> int:
-        stride = _head_bytes(self.size) + self.mailbox_bytes
-        return _boxes_offset(self.size) + (parity * self.size + rank) * stride
-
 
 def create(name: str, *, size: int, generation: int, mailbox_bytes: int) -> Segment:
     """Make the segment ``/dev/shm/<name>`` and map it.
@@ -107,7 +103,7 @@ def create(name: str, *, size: int, generation: int, mailbox_bytes: int) -> Segm
     Raises:
         ReplicaError: The name exists (a stale segment is never reused), or the memory is short.
     """
-    num_bytes = _boxes_offset(size) + 2 * size * (_head_bytes(size) + mailbox_bytes)
+    num_bytes = _box_offset(2, 0, size, mailbox_bytes)
     try:
         descriptor = os.open(FOLDER / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
@@ -180,5 +176,10 @@ def _head_bytes(size: int) -> int:
     return -(-size * 8 // 64) * 64
 
 
-def _boxes_offset(size: int) -> int:
-    return _HEADER_BYTES + size * _LINE_WORDS * 8
+def _line_offset(rank: int) -> int:
+    return _HEADER_BYTES + rank * _LINE_WORDS * 8
+
+
+def _box_offset(parity: int, rank: int, size: int, mailbox_bytes: int) -> int:
+    stride = _head_bytes(size) + mailbox_bytes
+    return _line_offset(size) + (parity * size + rank) * stride

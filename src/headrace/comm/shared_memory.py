@@ -49,8 +49,8 @@ class SharedMemoryGroup:
         self._sequence = 0
         self._is_broken = False
         self._is_closed = False
-        self._line = segment.line(rank)
-        self._peers = [(r, segment.line(r)) for r in range(segment.size) if r != rank]
+        self._line = segment.lines[rank]
+        self._peers = [(r, line) for r, line in enumerate(segment.lines) if r != rank]
 
     @classmethod
     def open(
@@ -133,10 +133,9 @@ class SharedMemoryGroup:
             announced = self._exchange(_ALL_GATHER, num_bytes)
             if announced.count(num_bytes) != self.size:
                 self._fail(f"ranks gather unequal tensors, of {announced} bytes")
-            parity = self._sequence & 1
+            boxes = self._segment.data[self._sequence & 1]
             for rank, _ in self._peers:
-                box = self._segment.data(parity, rank)
-                _copy(target + rank * num_bytes + start, box, length)
+                _copy(target + rank * num_bytes + start, boxes[rank], length)
         return gathered
 
     def all_to_all(self, parts: list[Tensor]) -> list[Tensor]:
@@ -175,7 +174,7 @@ class SharedMemoryGroup:
 
     def _next_mailbox(self) -> int:
         self._check_usable()
-        return self._segment.data((self._sequence + 1) & 1, self._rank)
+        return self._segment.data[(self._sequence + 1) & 1][self._rank]
 
     def _exchange(self, kind: int, word: int) -> list[int]:
         """Post the next exchange, wait for everyone's, return everyone's word."""
@@ -196,7 +195,7 @@ class SharedMemoryGroup:
                     f"rank {rank} is in {_KINDS[other]} while rank {self._rank} is in "
                     f"{_KINDS[kind]} (exchange {sequence})"
                 )
-        return [words[self._segment.line(r) + seg.WORD + parity] for r in range(self.size)]
+        return [words[line + seg.WORD + parity] for line in self._segment.lines]
 
     def _wait(self, kind: int) -> None:
         patience, where = Patience(self._timeout_s), f"{_KINDS[kind]} (exchange {self._sequence})"
@@ -230,9 +229,8 @@ class SharedMemoryGroup:
 
     def _write_round(self, stream: _Stream, sources: list[Tensor], start: int) -> None:
         box = self._next_mailbox()
-        parity = (self._sequence + 1) & 1
         if not start:
-            head = self._segment.counts(parity, self._rank)
+            head = self._segment.counts[(self._sequence + 1) & 1][self._rank]
             for rank, count in enumerate(stream.counts):
                 self._segment.words[head + rank] = count
         for rank, source in enumerate(sources):
@@ -241,17 +239,16 @@ class SharedMemoryGroup:
                 _copy(box + in_box, source.data_ptr() + in_part, length)
 
     def _read_counts(self) -> list[_Stream]:
-        words, parity = self._segment.words, self._sequence & 1
-        heads = [self._segment.counts(parity, rank) for rank in range(self.size)]
+        words, heads = self._segment.words, self._segment.counts[self._sequence & 1]
         return [_Stream(words[head : head + self.size].tolist()) for head in heads]
 
     def _read_round(self, streams: list[_Stream], received: list[Tensor], start: int) -> None:
-        parity, box_bytes = self._sequence & 1, self._segment.mailbox_bytes
+        boxes, box_bytes = self._segment.data[self._sequence & 1], self._segment.mailbox_bytes
         for rank, _ in self._peers:
             in_box, in_part, length = streams[rank].window(self._rank, start, box_bytes)
             if length:
                 target = received[rank].data_ptr() + in_part
-                _copy(target, self._segment.data(parity, rank) + in_box, length)
+                _copy(target, boxes[rank] + in_box, length)
 
     def _check_usable(self) -> None:
         if self._is_closed or self._is_broken:
