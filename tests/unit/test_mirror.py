@@ -19,13 +19,14 @@ PACKAGES = {
 @pytest.mark.parametrize("name", PACKAGES)
 def test_every_module_with_behaviour_has_its_test_file(name: str) -> None:
     package, tree = PACKAGES[name]
-    assert list(untested_modules(package, tree, *DEVICE)) == []
+    untested = list(untested_modules(package, tree, *DEVICE))
+    assert not untested, "\n" + "\n".join(untested)
 
 
 def test_no_test_file_outlives_its_module() -> None:
     package, tree = PACKAGES["headrace"]
     orphans = [path for path in orphaned_tests(package, tree) if not path.startswith("tools/")]
-    assert orphans == []
+    assert not orphans, "\n" + "\n".join(orphans)
     assert list(orphaned_tests(ROOT, UNIT)) != [], "the rule finds nothing: it has stopped working"
 
 

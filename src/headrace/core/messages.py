@@ -48,7 +48,7 @@ class RegionDescriptor(Struct, frozen=True, kw_only=True):
     layout: CacheLayout
 
 
-class Message(Struct, frozen=True, kw_only=True, tag=True):
+class Message(Struct, kw_only=True, tag=True):
     """Base of all messages; ``tag`` is the class name on the wire."""
 
 
@@ -374,7 +374,9 @@ class Codec:
         if magic != _MAGIC:
             raise ProtocolError("frame without the protocol's magic")
         if version != PROTOCOL_VERSION:
-            raise ProtocolError(f"protocol version {version}: this process speaks {PROTOCOL_VERSION}")
+            raise ProtocolError(
+                f"protocol version {version}: this process speaks {PROTOCOL_VERSION}"
+            )
         payload = memoryview(frame)[_HEADER.size :]
         if not hmac.compare_digest(mac, self._mac(payload)):
             raise ProtocolError("frame with a wrong key")
