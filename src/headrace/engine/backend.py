@@ -48,9 +48,7 @@ class Backend(Protocol):
         """View ``region`` (laid out as ``core.layouts`` says) as this backend's KV pool."""
         ...
 
-    def run(
-        self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None
-    ) -> Tensor:
+    def run(self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None) -> Tensor:
         """Compute one step.
 
         Args:

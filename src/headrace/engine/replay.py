@@ -92,9 +92,7 @@ class ReplayBackend:
         )
         self._caches = view_pool(region, layout)
 
-    def run(
-        self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None
-    ) -> Tensor:
+    def run(self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None) -> Tensor:
         """See ``Backend.run``."""
         for layer, cache in enumerate(self._caches):
             for row in rows:

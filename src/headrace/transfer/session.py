@@ -74,9 +74,7 @@ class SessionState(StrEnum):
 class Expectations(Protocol):
     """The part of ``TransferEngine`` (or ``Inbox``) that sessions use."""
 
-    def expect(
-        self, imm: int, num_bytes: int, *, writers: Mapping[int, int] | None = None
-    ) -> None:
+    def expect(self, imm: int, num_bytes: int, *, writers: Mapping[int, int] | None = None) -> None:
         """See ``Inbox.expect``."""
         ...
 
