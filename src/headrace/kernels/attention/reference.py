@@ -61,7 +61,7 @@ def paged_attention(
 
 
 def _gather_queries(q_THD: Tensor, piece: Piece, *, num_kv_heads: int) -> Tensor:
-    """Return fp32 ``[G, B, M, D]``: a KV head's rows together, (token, head) ordered, zero padded."""
+    """Return fp32 ``[G, B, M, D]``: a KV head's rows together by (token, head), zero padded."""
     head_dim = q_THD.shape[-1]
     rows = q_THD[piece.batch_rows]
     rows_GBQRD = rows.view(piece.num_runs, piece.num_tokens, num_kv_heads, -1, head_dim).permute(

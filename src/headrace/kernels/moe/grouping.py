@@ -54,7 +54,7 @@ def group_pairs(ids_RK: Tensor, *, first_expert: int, num_experts: int) -> Pairs
     """
     keys = ids_RK.flatten() - first_expert
     # Pairs of experts held elsewhere sort behind the last of ours and are cut off.
-    keys = torch.where((keys < 0) | (keys > num_experts), num_experts, keys)
+    keys = torch.where((keys < 0) | (keys >= num_experts), num_experts, keys)
     sorted_keys, order = keys.sort(stable=True)
     counts_E = torch.bincount(keys, minlength=num_experts + 1)[:num_experts]
     padded_E = (counts_E + (ROW_MULTIPLE - 1)) // ROW_MULTIPLE * ROW_MULTIPLE

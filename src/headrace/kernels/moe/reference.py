@@ -4,7 +4,8 @@ Shape letters:
     R = token rows   K = experts per token   E = experts held   H = hidden width
     I = expert width held   W = width parts held   C = I / W, columns of a part
     P = (row, expert) pairs whose expert is held   X = pair rows, each expert's padded to 16
-    A = experts with pairs   O = 16 rows   G = expert groups held   S = subtrees: 1 when the experts are held in full, else G
+    A = experts with pairs   O = 16 rows
+    G = expert groups held   S = subtrees: 1 when the experts are held in full, else G
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from headrace.kernels.linear import ROW_MULTIPLE
 from headrace.kernels.moe.grouping import Pairs, group_pairs
+from headrace.kernels.swiglu import swiglu
 from headrace.kernels.tree import tree_sum
 
 # Below this many bytes, the active experts' weights are gathered for one batched product; above,
@@ -147,17 +149,9 @@ def _pair_outputs(x_RH: Tensor, pairs: Pairs, experts: ExpertWeights) -> Tensor:
     x_XH[pairs.places_P] = x_RH[pairs.rows_P].to(product_dtype)
     product = _gathered if _is_small(pairs, experts) else _grouped
     gate_up_X1J = product(x_XH.unsqueeze(1), experts.gate_up_EHJ.unsqueeze(1), pairs)
-    gate_XI, up_XI = gate_up_X1J.squeeze(1).to(x_RH.dtype).chunk(2, dim=-1)
-    act_XI = (_silu(gate_XI) * up_XI).to(product_dtype)
+    act_XI = swiglu(gate_up_X1J.squeeze(1).to(x_RH.dtype)).to(product_dtype)
     act_XWC = act_XI.unflatten(1, (experts.down_EWCH.shape[1], -1))
     return product(act_XWC, experts.down_EWCH, pairs)[pairs.places_P].float()
-
-
-def _silu(x: Tensor) -> Tensor:
-    # The library's own fp32 SiLU rounds a tensor's last few elements differently; its exponential
-    # and the exactly rounded operations do not depend on the place.
-    x_fp32 = x.float()
-    return (x_fp32 / torch.exp(-x_fp32).add_(1.0)).to(x.dtype)
 
 
 def _is_small(pairs: Pairs, experts: ExpertWeights) -> bool:
