@@ -263,6 +263,22 @@ class Topology(Message):
     replicas: list[ReplicaInfo]
 
 
+class LoadProgress(Message):
+    """How far a rank's start is, for the supervisor's progress bars.
+
+    Attributes:
+        replica: Replica's name.
+        rank: Index in the replica.
+        done_bytes: Bytes of weights in place.
+        total_bytes: Bytes of weights that the rank holds when loaded.
+    """
+
+    replica: str
+    rank: int
+    done_bytes: int
+    total_bytes: int
+
+
 class Ready(Message):
     """A rank loaded its weights and opened its region; sent to the supervisor."""
 
@@ -332,6 +348,7 @@ AnyMessage = (
     | CloseSend
     | SendDone
     | Topology
+    | LoadProgress
     | Ready
     | Heartbeat
     | Wake
