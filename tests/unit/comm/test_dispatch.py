@@ -7,6 +7,7 @@ from headrace.comm.dispatch import AllToAllExchange, ReplicatedExchange
 from tests.support.comm_experts import (
     HIDDEN,
     NUM_EXPERTS,
+    Routed,
     canonical,
     local_experts,
     routed,
@@ -43,6 +44,10 @@ def routings(dtype):
         "all to the first rank": sent_to(tokens, [0, 1, 3]),
         "all to the last expert": sent_to(tokens, [NUM_EXPERTS - 1]),
         "one expert of every eighth": sent_to(tokens, [30, 2, 20, 10]),
+        "padding choices": Routed(
+            tokens.x, tokens.ids.where(tokens.ids % 3 > 0, -1), tokens.weights
+        ),
+        "padding rows": sent_to(tokens, [-1]),
         "one token": tokens.rows(0, 1),
         "no token": tokens.rows(0, 0),
     }
