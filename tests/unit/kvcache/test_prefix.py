@@ -115,9 +115,7 @@ histories = st.lists(st.integers(0, 1), min_size=1, max_size=14)
 
 
 @given(entered=st.lists(histories, max_size=6), prompt=histories)
-def test_hits_equal_those_of_a_dictionary_of_histories(
-    entered: list[list[int]], prompt: list[int]
-):
+def test_hits_equal_those_of_a_dictionary_of_histories(entered: list[list[int]], prompt: list[int]):
     index, model, next_id = PrefixIndex(SIZE), {}, 0
     for history in entered:
         parent = ROOT
