@@ -1,4 +1,4 @@
-"""Counter-based noise: the published mixer, uniform and independent, a function of its key alone."""
+"""Counter-based noise: the published mixer, uniform, a function of its key alone."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_noise_of_a_token_is_the_same_among_any_candidates() -> None:
 def test_uniforms_fill_the_unit_interval_evenly() -> None:
     keys_R = row_keys(torch.arange(64), torch.zeros(64, dtype=torch.int64))
     u = uniform_noise(keys_R, torch.arange(1000)[None]).flatten()
-    assert 0 < float(u.min())
+    assert float(u.min()) > 0
     assert float(u.max()) < 1
     counts = torch.histc(u, bins=50, min=0, max=1)
     chi_square = float(((counts - 1280) ** 2 / 1280).sum())

@@ -1,4 +1,4 @@
-"""The report of ``load --check``, and that the reference library reads and writes the same files."""
+"""The report of ``load --check``; the reference library reads and writes the same files."""
 
 from __future__ import annotations
 

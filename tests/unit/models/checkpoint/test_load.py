@@ -53,7 +53,7 @@ def take(whole: Tensor, spec: ParameterSpec) -> Tensor:
 def test_slices_of_all_ranks_cover_the_whole(folder: Path, role: Role, sharding: Sharding) -> None:
     full = random_weights(MODEL)
     num_covering = {name: torch.zeros(values.shape) for name, values in full.items()}
-    is_split = {name: False for name in full}
+    is_split = dict.fromkeys(full, False)
     for rank in range(sharding.num_ranks):
         specs = weight_slices(model_config(MODEL), sharding, role, rank=rank)
         weights = load_weights(folder, specs, dtype=torch.float32)
