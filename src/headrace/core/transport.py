@@ -13,6 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
+from headrace.core.layouts import CacheLayout
+from headrace.core.messages import RegionDescriptor
+
 Int64s = npt.NDArray[np.int64]
 
 
@@ -69,4 +72,71 @@ class Completion(Protocol):
 
     def error(self) -> str:
         """Empty on success; otherwise why the write did not (wholly) happen."""
+        ...
+
+
+class CancelToken:
+    """Stops writes that have not begun. Set once, from any thread; never cleared."""
+
+    def __init__(self) -> None:
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        """From now on no write that carries this token begins; one under way drains."""
+        self._cancelled = True
+
+    def is_cancelled(self) -> bool:
+        """Whether ``cancel`` was called."""
+        return self._cancelled
+
+
+class Transport(Protocol):
+    """Moves bytes into peers' regions and immediates to their owners.
+
+    Called from one thread; what it does in the background never touches the caller's objects
+    except through ``Completion``.
+    """
+
+    def open(self) -> None:
+        """Bind the doorbell and start the background work."""
+        ...
+
+    def allocate(self, layout: CacheLayout) -> tuple[Region, RegionDescriptor]:
+        """Make a zeroed region that peers can write into."""
+        ...
+
+    def write(
+        self,
+        source: memoryview,
+        target: RegionDescriptor,
+        fragments: Fragments,
+        *,
+        immediate: Immediate,
+        token: CancelToken,
+    ) -> Completion:
+        """Start one write; offsets have been checked against both regions.
+
+        The immediate rings at ``target.doorbell`` after the bytes are there. A write whose token
+        is cancelled before its copy begins does nothing and completes with an error.
+        """
+        ...
+
+    def poll(self) -> list[Immediate]:
+        """Return immediates that have come since the last call, authentic but not yet judged."""
+        ...
+
+    def fileno(self) -> int:
+        """Readable when an immediate has come or a write of ours has completed."""
+        ...
+
+    def forget(self, target: RegionDescriptor) -> None:
+        """Drop what is kept for writing into a region whose generation is over."""
+        ...
+
+    def counters(self) -> dict[str, float]:
+        """Monotonic counters, by Prometheus name."""
+        ...
+
+    def close(self) -> None:
+        """Stop writing, release every mapping, name and socket. Idempotent."""
         ...
