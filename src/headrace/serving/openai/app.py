@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from headrace.core.errors import RequestError
 from headrace.serving.fleet import Fleet
-from headrace.serving.openai.answer import Answer, AnswerOptions
+from headrace.serving.openai.answer import Answer
 from headrace.serving.openai.bodies import ChatBody, CompletionBody
 from headrace.serving.openai.config import ServedModel, ServingConfig
 from headrace.serving.openai.dispatcher import Dispatcher
@@ -28,6 +28,7 @@ from headrace.serving.openai.errors import (
 from headrace.serving.openai.gate import Gate
 from headrace.serving.openai.inbox import Inbox
 from headrace.serving.openai.metrics import CONTENT_TYPE, ServingMetrics, render
+from headrace.serving.openai.options import AnswerOptions
 from headrace.serving.openai.parse import parse_body, read_body
 from headrace.serving.openai.ports import ChatTemplate, Tokenizer
 from headrace.serving.openai.prompts import chat_prompt, completion_prompts, resolve_max_tokens
@@ -42,7 +43,7 @@ class Front(Struct, frozen=True, kw_only=True):
         config: What the operator set.
         model: What the checkpoint says.
         tokenizer: Text to ids.
-        template: Messages to text; None for a model without one (chat is then refused).
+        template: Messages to text.
         dispatcher: Sends requests and routes outputs.
         fleet: Replicas, for readiness, limits and metrics.
         metrics: The dispatcher's own metrics object.
@@ -51,7 +52,7 @@ class Front(Struct, frozen=True, kw_only=True):
     config: ServingConfig
     model: ServedModel
     tokenizer: Tokenizer
-    template: ChatTemplate | None
+    template: ChatTemplate
     dispatcher: Dispatcher
     fleet: Fleet
     metrics: ServingMetrics
@@ -132,10 +133,8 @@ class _Routes:
         body = parse_body(await self._read(request), ChatBody)
         self._check_model(body.model)
         refuse_unsupported(body)
-        if front.template is None:
-            raise RequestError("this model has no chat template: use /v1/completions")
         prompt = await chat_prompt(body, front.template, front.tokenizer, config=front.config)
-        return await self._generate(body, [prompt])
+        return self._generate(body, [prompt])
 
     async def completions(self, request: Request) -> Response:
         front = self._front
@@ -145,23 +144,23 @@ class _Routes:
         prompts = await completion_prompts(
             body, front.tokenizer, config=front.config, vocab_size=front.model.vocab_size
         )
-        return await self._generate(body, prompts)
+        return self._generate(body, prompts)
 
     async def _read(self, request: Request) -> bytes:
         return await read_body(request, max_bytes=self._front.config.max_body_mib << 20)
 
-    async def _generate(self, body: ChatBody | CompletionBody, prompts: list[list[int]]) -> Answer:
+    def _generate(self, body: ChatBody | CompletionBody, prompts: list[list[int]]) -> Answer:
         front = self._front
         inbox = front.dispatcher.open()
         try:
-            await self._submit(body, prompts, inbox=inbox)
+            self._submit(body, prompts, inbox=inbox)
         except BaseException:
             inbox.close()
             raise
         options = self._options(body, prompts)
         return Answer(inbox, options, tokenizer=front.tokenizer, metrics=front.metrics)
 
-    async def _submit(
+    def _submit(
         self, body: ChatBody | CompletionBody, prompts: list[list[int]], *, inbox: Inbox
     ) -> None:
         front = self._front
@@ -185,19 +184,22 @@ class _Routes:
             for prompt in prompts
         ]
         for prompt, params in zip(prompts, checked, strict=True):
-            await front.dispatcher.submit(inbox, prompt, params, num_choices=n)
+            front.dispatcher.submit(inbox, prompt, params, num_choices=n)
 
     def _options(self, body: ChatBody | CompletionBody, prompts: list[list[int]]) -> AnswerOptions:
         is_chat = isinstance(body, ChatBody)
-        decode, n = self._front.tokenizer.decode, body.n or 1
-        is_echo = isinstance(body, CompletionBody) and bool(body.echo)
-        echo = [decode(prompt) for prompt in prompts for _ in range(n)] if is_echo else []
+        echo: list[str] = []
+        if isinstance(body, CompletionBody) and body.echo:
+            decode = self._front.tokenizer.decode
+            texts = [decode(prompt, skip_special_tokens=False) for prompt in prompts]
+            echo = [text for text in texts for _ in range(body.n or 1)]
         return AnswerOptions(
             is_chat=is_chat,
             answer_id=f"{'chatcmpl' if is_chat else 'cmpl'}-{uuid4().hex}",
             created_s=int(time.time()),
             model=self._front.model.name,
             prompt_tokens=sum(map(len, prompts)),
+            choices_per_prompt=body.n or 1,
             is_stream=bool(body.stream),
             include_usage=bool(body.stream_options and body.stream_options.include_usage),
             has_logprobs=body.logprobs is not None and body.logprobs is not False,

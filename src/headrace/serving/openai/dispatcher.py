@@ -7,28 +7,26 @@ same name cannot meet.
 
 from __future__ import annotations
 
-import asyncio
-import logging
+from collections import deque
 from collections.abc import Sequence
 from uuid import uuid4
 
 from headrace.core.clock import Clock
-from headrace.core.errors import ReplicaError, RequestError
-from headrace.core.messages import Abort, AnyMessage, Message, Output, Outputs, Submit, Topology
+from headrace.core.errors import RequestError
+from headrace.core.messages import Abort, AnyMessage, Output, Outputs, Submit, Topology
 from headrace.core.requests import SamplingParams
 from headrace.serving.fleet import Fleet, live_ranks
 from headrace.serving.openai.inbox import Call, Inbox
 from headrace.serving.openai.metrics import ServingMetrics
 from headrace.serving.openai.ports import ControlPort
 
-_log = logging.getLogger(__name__)
-
 
 class Dispatcher:
     """Submits requests, routes outputs, aborts, and fails calls whose decode rank died.
 
     Args:
-        port: Control socket; outputs come back to its address.
+        port: Control socket that requests leave by.
+        address: Control address of this process: outputs come back to it.
         fleet: Chooses where requests run.
         metrics: Told of every output and every end.
         clock: Time of arrival of requests and outputs.
@@ -42,6 +40,7 @@ class Dispatcher:
         port: ControlPort,
         fleet: Fleet,
         *,
+        address: str,
         metrics: ServingMetrics,
         clock: Clock,
         max_requests: int = 1024,
@@ -49,6 +48,7 @@ class Dispatcher:
         deadline_s: float = 30.0,
     ) -> None:
         self._port = port
+        self._address = address
         self._fleet = fleet
         self._metrics = metrics
         self._clock = clock
@@ -58,7 +58,7 @@ class Dispatcher:
         self._calls: dict[str, Call] = {}
         self._ordinal = 0
         self._edge_id = uuid4().hex[:12]
-        self._sends: set[asyncio.Task[None]] = set()
+        self._unsent: deque[tuple[str, Abort]] = deque()
         self._is_closed = False
 
     @property
@@ -70,7 +70,7 @@ class Dispatcher:
         """Return an empty inbox for ``submit``; its reader must ``close`` it in the end."""
         return Inbox(self._forget)
 
-    async def submit(
+    def submit(
         self,
         inbox: Inbox,
         prompt_ids: Sequence[int],
@@ -101,11 +101,11 @@ class Dispatcher:
         call = Call(request_id, placement, inbox=inbox, started_s=self._clock.now_s())
         inbox.calls.append(call)
         self._calls[request_id] = call
-        await self._port.send(
+        is_sent = self._port.send(
             placement.address,
             Submit(
                 request_id=request_id,
-                reply_to=self._port.address,
+                reply_to=self._address,
                 prompt_ids=list(prompt_ids),
                 params=params,
                 num_choices=num_choices,
@@ -115,21 +115,24 @@ class Dispatcher:
                 trace=trace,
             ),
         )
+        if not is_sent:
+            raise _overloaded(f"decode rank {placement.replica}.{placement.rank} takes no more")
         return call
 
     def _check_room(self) -> None:
         if self._is_closed:
-            raise RequestError("the server is stopping", status=503, code="overloaded")
+            raise _overloaded("the server is stopping")
         if len(self._calls) >= self._max_requests:
-            raise RequestError(
-                f"{len(self._calls)} requests are in flight, the limit is {self._max_requests}; "
-                f"try again",
-                status=503,
-                code="overloaded",
+            raise _overloaded(
+                f"{len(self._calls)} requests are in flight, the limit is {self._max_requests}"
             )
 
     def on_message(self, message: AnyMessage) -> None:
-        """Take in ``Outputs`` and ``Topology``; other messages are not for us."""
+        """Take in any control message; ``Outputs`` and ``Topology`` are for us.
+
+        Whatever comes is also the occasion to repeat aborts that a full queue refused.
+        """
+        self._flush()
         if isinstance(message, Outputs):
             self._on_outputs(message)
         elif isinstance(message, Topology):
@@ -142,11 +145,6 @@ class Dispatcher:
             call.fail(reason)
             self._abort(call)
 
-    async def drain(self) -> None:
-        """Wait until the aborts that were queued have been handed to the socket."""
-        if self._sends:
-            await asyncio.gather(*self._sends)
-
     def _forget(self, call: Call) -> None:
         if self._calls.pop(call.request_id, None) is None:
             return
@@ -154,7 +152,7 @@ class Dispatcher:
             self._fleet.note_first_output(call.placement)
         self._fleet.release(call.placement)
         if call.unfinished:
-            self._metrics.num_aborts += 1
+            self._metrics.note_aborted(num_sequences=len(call.unfinished))
             self._abort(call)
 
     def _on_outputs(self, message: Outputs) -> None:
@@ -191,15 +189,13 @@ class Dispatcher:
                 call.fail(f"decode rank {at.replica}.{at.rank} died; send the request again")
 
     def _abort(self, call: Call) -> None:
-        message = Abort(request_id=call.request_id)
-        task = asyncio.get_running_loop().create_task(self._send(call.placement.address, message))
-        # The loop keeps only a weak reference to a running task.
-        self._sends.add(task)
-        task.add_done_callback(self._sends.discard)
+        self._unsent.append((call.placement.address, Abort(request_id=call.request_id)))
+        self._flush()
 
-    async def _send(self, address: str, message: Message) -> None:
-        try:
-            await self._port.send(address, message)
-        except ReplicaError as error:
-            # The rank is gone, and with it everything that the abort would have freed.
-            _log.info("abort not delivered: %s", error)
+    def _flush(self) -> None:
+        while self._unsent and self._port.send(*self._unsent[0]):
+            self._unsent.popleft()
+
+
+def _overloaded(reason: str) -> RequestError:
+    return RequestError(f"{reason}; try again", status=503, code="overloaded")

@@ -54,9 +54,7 @@ class ServingMetrics:
     def __init__(self) -> None:
         self.ttft = Histogram()
         self.itl = Histogram()
-        self.stages = {
-            name: Histogram() for name in ("queue", "prefill", "transfer", "decode")
-        }
+        self.stages = {name: Histogram() for name in ("queue", "prefill", "transfer", "decode")}
         self.num_aborts = 0
         self.num_late_outputs = 0
         self.num_output_tokens = 0
@@ -74,6 +72,11 @@ class ServingMetrics:
     def note_finish(self, reason: FinishReason) -> None:
         """Count a sequence that ended."""
         self.finished[reason.value] += 1
+
+    def note_aborted(self, *, num_sequences: int) -> None:
+        """Count a request that its client deserted, with its unfinished sequences."""
+        self.num_aborts += 1
+        self.finished[FinishReason.ABORT.value] += num_sequences
 
     def note_ledger(self, ledger: Ledger) -> None:
         """Add a finished sequence's ledger."""
@@ -121,7 +124,9 @@ def _edge(m: ServingMetrics) -> Iterable[Metric]:
         answers.add_metric(labels, count)
     yield answers
     yield _by_label("finished", "Sequences ended", ("reason", m.finished))
-    yield _by_label("prompt_tokens", "Prompt tokens by where KV came from", ("source", m.prompt_tokens))
+    yield _by_label(
+        "prompt_tokens", "Prompt tokens by where KV came from", ("source", m.prompt_tokens)
+    )
     yield _counter("output_tokens", "Tokens sent to clients", m.num_output_tokens)
     yield _counter("reasoning_tokens", "Output tokens of reasoning", m.num_reasoning_tokens)
     yield _counter("aborts", "Requests whose client left", m.num_aborts)

@@ -6,7 +6,7 @@ import re
 from typing import TypeVar
 
 import msgspec
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from headrace.core.config import suggest
 from headrace.core.errors import RequestError
@@ -22,17 +22,22 @@ async def read_body(request: Request, *, max_bytes: int) -> bytes:
     """Return the whole body.
 
     Raises:
-        RequestError: Status 413 as soon as more than ``max_bytes`` were announced or came.
+        RequestError: Status 413 as soon as more than ``max_bytes`` were announced or came; or
+            the client left.
     """
     announced = request.headers.get("content-length", "")
     if announced.isdigit() and int(announced) > max_bytes:
         raise _too_large(max_bytes)
     parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > max_bytes:
-            raise _too_large(max_bytes)
-        parts.append(part)
+    try:
+        async for part in request.stream():
+            size += len(part)
+            if size > max_bytes:
+                raise _too_large(max_bytes)
+            parts.append(part)
+    except ClientDisconnect as error:
+        # Nobody reads the answer, but it is no fault of ours to log either.
+        raise RequestError("the client left before its body was whole") from error
     return b"".join(parts)
 
 

@@ -9,23 +9,18 @@ from headrace.core.messages import Message
 
 
 class Tokenizer(Protocol):
-    """Text to token ids and back to bytes. ``encode`` may run in a worker thread."""
+    """Text to token ids and back to bytes. Immutable: worker threads use it too."""
 
-    @property
-    def vocab_size(self) -> int:
-        """Ids lie in ``range(vocab_size)``."""
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """Return the ids of ``text``; special tokens written in it are recognised."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of ``text``; special tokens written out in it become their ids."""
-        ...
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """Return the text of ``token_ids``, special tokens written out."""
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        """Return the text of a whole sequence at once."""
         ...
 
     def token_bytes(self, token_id: int) -> bytes:
-        """Return the raw bytes of one token, which need not be whole characters."""
+        """Return the raw bytes of one token, not always whole characters."""
         ...
 
 
@@ -38,30 +33,19 @@ class ChatTemplate(Protocol):
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
-        extra: Mapping[str, Any] | None = None,
+        variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """Return the prompt text.
-
-        Args:
-            messages: As the client sent them, contents joined to plain strings.
-            tools: Tool descriptions, or None.
-            add_generation_prompt: End with the opening of the assistant's turn.
-            extra: Further variables, from ``chat_template_kwargs``.
-
-        Raises:
-            UserError: The template refused, with its own words.
-        """
+        """Return the prompt text, or raise ``RequestError``: no template, or it refused."""
         ...
 
 
 class ControlPort(Protocol):
-    """The edge's control socket, as far as the dispatcher uses it."""
+    """The edge's control socket, as far as the dispatcher uses it.
 
-    @property
-    def address(self) -> str:
-        """Where peers reach this process."""
-        ...
+    Attributes:
+        address: Where peers reach this process.
+    """
 
-    async def send(self, address: str, message: Message) -> None:
-        """Queue ``message`` for ``address``; never waits for the peer to read it."""
+    def send(self, address: str, message: Message) -> bool:
+        """Queue ``message`` without waiting; False when the peer's queue is full."""
         ...

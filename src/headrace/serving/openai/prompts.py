@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from headrace.core.errors import RequestError, UserError
+from headrace.core.errors import RequestError
 from headrace.serving.fleet import Limits
 from headrace.serving.openai.bodies import ChatBody, CompletionBody
 from headrace.serving.openai.config import ServedModel, ServingConfig
@@ -37,17 +37,12 @@ async def chat_prompt(
             messages,
             tools=tools or None,
             add_generation_prompt=body.add_generation_prompt is not False,
-            extra=body.chat_template_kwargs or {},
+            variables=body.chat_template_kwargs,
         )
         return tokenizer.encode(text)
 
     size = sum(len(str(message.get("content") or "")) for message in messages)
-    try:
-        return await _maybe_in_thread(run, size=size, limit=config.executor_chars)
-    except RequestError:
-        raise
-    except UserError as error:
-        raise RequestError(f"messages: {error}", param="messages") from error
+    return await _maybe_in_thread(run, size=size, limit=config.executor_chars)
 
 
 async def completion_prompts(
@@ -64,8 +59,14 @@ async def completion_prompts(
             _check_ids(prompt, vocab_size)
     size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
 
+    def ids(prompt: Prompt) -> list[int]:
+        # A chat template writes its own BOS; a plain prompt gets what the tokenizer adds.
+        if isinstance(prompt, str):
+            return tokenizer.encode(prompt, add_special_tokens=True)
+        return prompt
+
     def run() -> list[list[int]]:
-        return [tokenizer.encode(p) if isinstance(p, str) else p for p in prompts]
+        return [ids(prompt) for prompt in prompts]
 
     return await _maybe_in_thread(run, size=size, limit=config.executor_chars)
 

@@ -168,9 +168,7 @@ def _logprobs(body: Sampling) -> tuple[bool, int]:
         if not 0 <= top <= MAX_LOGPROBS:
             raise _range("top_logprobs", top, f"0 to {MAX_LOGPROBS}")
         if top and not body.logprobs:
-            raise RequestError(
-                f"top_logprobs={top} needs logprobs=true", param="top_logprobs"
-            )
+            raise RequestError(f"top_logprobs={top} needs logprobs=true", param="top_logprobs")
         return bool(body.logprobs), top
     count = body.logprobs if isinstance(body, CompletionBody) else None
     if count is None:

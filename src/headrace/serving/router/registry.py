@@ -234,9 +234,7 @@ class Registry:
             return "", "mono computes its own prompts"
         prefillers = [r for r in self._replicas.values() if r.role is Role.PREFILL]
         candidates = [
-            self._candidate(
-                (r.name, 0), self._group_health(r), in_flight=self._prefilling[r.name]
-            )
+            self._candidate((r.name, 0), self._group_health(r), in_flight=self._prefilling[r.name])
             for r in prefillers
         ]
         choice = choose_prefill_replica(candidates)
