@@ -65,6 +65,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         run_dir: Private folder (mode 0700) for control sockets; removed by the supervisor.
         key: Hex of the control key.
         model: Model folder, or ``replay:FILE``.
+        tokenizer: Folder of tokenizer and config; empty takes the model's.
         replica: Replica's name, unique in the deployment.
         role: The replica's role.
         sharding: The replica's sharding.
@@ -87,6 +88,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     generation: int
     ranks_on_host: int
     supervisor: str
+    tokenizer: str = ""
     transport: str = "shm"
     engine: EngineConfig = EngineConfig()
 

@@ -263,6 +263,15 @@ class Topology(Message):
     replicas: list[ReplicaInfo]
 
 
+class LoadProgress(Message):
+    """How far a rank is with reading its part of the weights."""
+
+    replica: str
+    rank: int
+    done_bytes: int
+    total_bytes: int
+
+
 class Ready(Message):
     """A rank loaded its weights and opened its region; sent to the supervisor."""
 
@@ -332,6 +341,7 @@ AnyMessage = (
     | CloseSend
     | SendDone
     | Topology
+    | LoadProgress
     | Ready
     | Heartbeat
     | Wake
