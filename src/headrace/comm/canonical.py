@@ -82,6 +82,6 @@ def _two_shot(group: Group, subtrees_TNH: Tensor, *, width_ranks: int) -> Tensor
 def _in_leaf_order(gathered: Tensor, width_ranks: int) -> Tensor:
     """Turn ``[rank, T, N, H]`` into ``[T, S, H]`` with the subtrees in leaf order."""
     num_ranks, num_tokens, num_subtrees, hidden = gathered.shape
-    split = gathered.view(-1, width_ranks, num_tokens, num_subtrees, hidden)
+    split = gathered.view(num_ranks // width_ranks, width_ranks, *gathered.shape[1:])
     ordered = split.permute(2, 0, 3, 1, 4)
     return ordered.reshape(num_tokens, num_ranks * num_subtrees, hidden)

@@ -42,7 +42,7 @@ class ExpertExchange(Protocol):
 
         Args:
             x_TH: Hidden rows in the model's dtype, contiguous. Read only.
-            topk_ids_TK: int64 model-wide expert ids, distinct in a row. Read only.
+            topk_ids_TK: int64 model-wide expert ids, distinct in a row; -1 is no expert. Read only.
             topk_weights_TK: fp32 weights. Read only.
             local_experts: This rank's experts.
 
@@ -127,9 +127,10 @@ class AllToAllExchange:
         return fold_tree(sums_TDH)
 
     def _ranks_needed(self, topk_ids_TK: Tensor) -> Tensor:
-        owners_TK = topk_ids_TK // self._experts_per_rank
-        needs_TD = torch.zeros((topk_ids_TK.shape[0], self._group.size), dtype=torch.bool)
-        return needs_TD.scatter_(1, owners_TK, True).t()
+        # Column 0 takes the choices that are none (-1): padding rows travel nowhere.
+        owners_TK = topk_ids_TK // self._experts_per_rank + 1
+        needs_TD = torch.zeros((topk_ids_TK.shape[0], self._group.size + 1), dtype=torch.bool)
+        return needs_TD.scatter_(1, owners_TK, True)[:, 1:].t()
 
 
 def _pack(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor) -> Tensor:

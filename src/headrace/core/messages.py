@@ -100,12 +100,12 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     Attributes:
         logits: Raw fp32 logits of the step's row, native byte order.
-        kv_digests: Per model layer, one digest for each run of 16 tokens of the sequence's KV so
-            far (all heads, K then V).
+        kv_digests: With the last output only: per model layer, one digest for each run of 16
+            tokens of the sequence's KV (all heads, K then V).
     """
 
     logits: bytes
-    kv_digests: list[list[bytes]]
+    kv_digests: list[list[bytes]] = []
 
 
 class Output(Struct, frozen=True, kw_only=True):
@@ -264,7 +264,14 @@ class Topology(Message):
 
 
 class LoadProgress(Message):
-    """How far a rank is with reading its part of the weights."""
+    """How far a rank's start is, for the supervisor's progress bars.
+
+    Attributes:
+        replica: Replica's name.
+        rank: Index in the replica.
+        done_bytes: Bytes of weights in place.
+        total_bytes: Bytes of weights that the rank holds when loaded.
+    """
 
     replica: str
     rank: int

@@ -43,15 +43,12 @@ class Backend(Protocol):
 
     schemas: tuple[KvSchema, ...]
     vocab_size: int
-    max_model_tokens: int
 
     def attach(self, region: memoryview, *, num_blocks: int, block_size: int) -> None:
         """View ``region`` (laid out as ``core.layouts`` says) as this backend's KV pool."""
         ...
 
-    def run(
-        self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None
-    ) -> Tensor:
+    def run(self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None) -> Tensor:
         """Compute one step.
 
         Args:

@@ -145,6 +145,11 @@ class DecodeRank:
         """Whether any request is unfinished."""
         return len(self.roster) > 0
 
+    @property
+    def num_waiting(self) -> int:
+        """Requests without blocks."""
+        return self.roster.num_in_phase(Phase.WAITING)
+
     def step(self) -> None:
         """Plan and run one step; with nothing to do it only takes part in collectives."""
         plan = plan_step(

@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.layouts import CacheLayout
-
-TORCH_DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
+from headrace.kernels.attention import view_kv_pool
 
 # Length of the runs that ``digest_kv`` hashes: a divisor of every legal block size.
 DIGEST_TOKENS = 16
@@ -29,14 +24,7 @@ def view_pool(region: memoryview, layout: CacheLayout) -> list[Tensor]:
     The tensors keep ``region`` alive; drop them before unmapping it.
     """
     flat = torch.frombuffer(region, dtype=torch.uint8)
-    views = []
-    for index, schema in enumerate(layout.layers):
-        start = layout.layer_offset(index)
-        area = flat[start : start + layout.layer_bytes(index)].view(TORCH_DTYPES[schema.dtype])
-        views.append(
-            area.view(2, layout.num_heads, layout.num_blocks, layout.block_size, schema.head_dim)
-        )
-    return views
+    return [view_kv_pool(flat, layout, layer=layer) for layer in range(len(layout.layers))]
 
 
 def copy_block(caches_2GNSD: Sequence[Tensor], source: int, target: int) -> None:

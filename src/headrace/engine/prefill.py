@@ -59,7 +59,8 @@ class PrefillWorker:
     @property
     def peers(self) -> set[str]:
         """Decode ranks that wait for KV from here."""
-        return {request.reply_to for request in self._requests.values()}
+        # Read by the pulse's thread: the copy is one step of the interpreter.
+        return {request.reply_to for request in list(self._requests.values())}
 
     def open(self, order: OpenSend) -> None:
         """Take part in a session, and send at once what is cached."""

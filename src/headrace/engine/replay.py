@@ -60,7 +60,6 @@ class ReplayBackend:
         scripts: What to play.
         vocab_size: Tokens of the vocabulary that the server's tokenizer has.
         eos_token_id: What follows the end of a script.
-        max_model_tokens: Longest prompt + output [tokens].
         schemas: KV of each layer, as a model of that size would have it.
         heads: KV heads held by this rank.
     """
@@ -71,13 +70,11 @@ class ReplayBackend:
         *,
         vocab_size: int,
         eos_token_id: int,
-        max_model_tokens: int,
         schemas: tuple[KvSchema, ...],
         heads: range,
     ) -> None:
         self.schemas = schemas
         self.vocab_size = vocab_size
-        self.max_model_tokens = max_model_tokens
         self._heads = heads
         self._eos = eos_token_id
         self._matching = [script for script in scripts if script.match]
@@ -95,9 +92,7 @@ class ReplayBackend:
         )
         self._caches = view_pool(region, layout)
 
-    def run(
-        self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None
-    ) -> Tensor:
+    def run(self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None) -> Tensor:
         """See ``Backend.run``."""
         for layer, cache in enumerate(self._caches):
             for row in rows:

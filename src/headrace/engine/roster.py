@@ -76,7 +76,8 @@ class Roster:
     def num_holding(self) -> int:
         """Sequences that hold blocks, with the sisters who will share them."""
         holding = (Phase.RECEIVING, Phase.COMPUTING, Phase.RUNNING)
-        held = [each for phase in holding for each in self._by_phase[phase].values()]
+        # Also read by the pulse's thread: each copy is one step of the interpreter.
+        held = [each for phase in holding for each in list(self._by_phase[phase].values())]
         return len(held) + sum(self.num_sisters(each) for each in held)
 
     def of_request(self, request_id: str) -> list[Sequence]:
@@ -85,4 +86,3 @@ class Roster:
 
     def __iter__(self) -> Iterator[Sequence]:
         return iter(list(self._by_id.values()))
-

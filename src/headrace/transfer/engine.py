@@ -134,9 +134,7 @@ class TransferEngine:
             token=token or CancelToken(),
         )
 
-    def expect(
-        self, imm: int, num_bytes: int, *, writers: Mapping[int, int] | None = None
-    ) -> None:
+    def expect(self, imm: int, num_bytes: int, *, writers: Mapping[int, int] | None = None) -> None:
         """Declare the byte sum at which ``imm`` is complete; see ``Inbox.expect``."""
         self._inbox.expect(imm, num_bytes, writers=writers)
 

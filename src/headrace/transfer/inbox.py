@@ -48,9 +48,7 @@ class Inbox:
         self._completed: list[int] = []
         self._accepted: list[Immediate] = []
 
-    def expect(
-        self, imm: int, num_bytes: int, *, writers: Mapping[int, int] | None = None
-    ) -> None:
+    def expect(self, imm: int, num_bytes: int, *, writers: Mapping[int, int] | None = None) -> None:
         """Declare the sum at which ``imm`` is complete.
 
         Args:

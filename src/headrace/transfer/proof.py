@@ -67,9 +67,7 @@ def _prove_target(plan: TransferPlan, target: int, token_bytes: int) -> None:
     _prove_origin(plan, target, token_bytes, written=written, sender=sender)
 
 
-def _prove_coverage(
-    plan: TransferPlan, target: int, token_bytes: int, written: Fragments
-) -> None:
+def _prove_coverage(plan: TransferPlan, target: int, token_bytes: int, written: Fragments) -> None:
     order = np.argsort(written.target_offsets)
     offsets, lengths = written.target_offsets[order], written.num_bytes[order]
     twice = offsets[1:] < offsets[:-1] + lengths[:-1]

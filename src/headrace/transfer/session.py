@@ -13,119 +13,40 @@ Blocks may be scheduled after ``Complete`` and reused after ``Quiet``, never bef
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Protocol
-
-from msgspec import Struct
 
 from headrace.core.errors import SessionError
 from headrace.core.messages import SessionFailed, SessionQuiet
 from headrace.core.transport import Immediate
+from headrace.transfer.session_state import (
+    Complete,
+    Failed,
+    Quarantined,
+    Quiet,
+    ReceiveSession,
+    SessionEvent,
+    SessionState,
+    Writer,
+)
 
-
-class Complete(Struct, frozen=True):
-    """All bytes are there: the request may be scheduled. The session is over."""
-
-    session_id: str
-    num_bytes: int
-
-
-class Failed(Struct, frozen=True):
-    """The KV will not come; the blocks are still held until ``Quiet``.
-
-    Attributes:
-        session_id: Which session.
-        reason: One line that names the rank at fault.
-        rank: The source rank at fault.
-    """
-
-    session_id: str
-    reason: str
-    rank: int
-
-
-class Quarantined(Struct, frozen=True):
-    """Writers could not be heard: the blocks stay out of use until their generations are dead."""
-
-    session_id: str
-    ranks: tuple[int, ...]
-
-
-class Quiet(Struct, frozen=True):
-    """No writer can touch the blocks any more: they may be reused. The session is over."""
-
-    session_id: str
-
-
-SessionEvent = Complete | Failed | Quarantined | Quiet
-
-
-class SessionState(StrEnum):
-    """Where a live session stands."""
-
-    RECEIVING = "receiving"
-    CANCELLING = "cancelling"
-    QUARANTINE = "quarantine"
+# Progress of other work extends a session's wait, since a queue is no fault; but a request that was
+# lost looks just like a long queue, so that the waiting ends after this many timeouts.
+MAX_TIMEOUTS = 20
 
 
 class Expectations(Protocol):
     """The part of ``TransferEngine`` (or ``Inbox``) that sessions use."""
 
-    def expect(
-        self, imm: int, num_bytes: int, *, writers: Mapping[int, int] | None = None
-    ) -> None:
+    def expect(self, imm: int, num_bytes: int, *, writers: Mapping[int, int] | None = None) -> None:
         """See ``Inbox.expect``."""
         ...
 
     def retire(self, imm: int) -> None:
         """See ``Inbox.retire``."""
         ...
-
-
-@dataclass(slots=True)
-class Writer:
-    """One source rank of a session, as the receiver knows it."""
-
-    generation: int
-    expected_bytes: int
-    received_bytes: int = 0
-    is_quiet: bool = False
-
-    @property
-    def is_short(self) -> bool:
-        """Whether bytes of this rank are missing."""
-        return self.received_bytes < self.expected_bytes
-
-
-@dataclass(slots=True)
-class ReceiveSession:
-    """One live session; read only for everyone but ``ReceiveSessions``.
-
-    ``replica`` names the prefill replica, ``writers`` are by source rank.
-    """
-
-    session_id: str
-    imm: int
-    replica: str
-    writers: dict[int, Writer]
-    timeout_s: float
-    deadline_s: float
-    state: SessionState = SessionState.RECEIVING
-    is_computed: bool = False
-    progress: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def expected_bytes(self) -> int:
-        """Destination bytes of the whole session."""
-        return sum(writer.expected_bytes for writer in self.writers.values())
-
-    @property
-    def received_bytes(self) -> int:
-        """Destination bytes delivered so far."""
-        return sum(writer.received_bytes for writer in self.writers.values())
 
 
 class ReceiveSessions:
@@ -135,8 +56,8 @@ class ReceiveSessions:
         expectations: Where immediate ids are expected and retired: the rank's engine.
 
     Guarantees:
-        * Every session yields exactly one of ``Complete`` and (``Quiet``, with ``Failed`` before
-          it unless it was cancelled).
+        * Every session yields exactly one of ``Complete`` and ``Quiet``; ``Failed`` comes before
+          ``Quiet`` unless the session was cancelled.
         * ``Quiet`` comes only when every writer said quiet or its generation is known dead.
         * With ``tick`` called, ``Complete`` or ``Failed`` comes within ``timeout_s`` of the last
           progress, and ``Quiet`` or ``Quarantined`` within ``timeout_s`` of that.
@@ -148,7 +69,7 @@ class ReceiveSessions:
         self.ignored: Counter[str] = Counter()
         self._expectations = expectations
         self._sessions: dict[str, ReceiveSession] = {}
-        self._by_imm: dict[int, str] = {}
+        self._by_imm: dict[int, ReceiveSession] = {}
         self._dead: set[tuple[str, int, int]] = set()
         self._events: list[SessionEvent] = []
 
@@ -184,40 +105,172 @@ class ReceiveSessions:
             timeout_s: Longest wait without progress [s].
 
         Raises:
-            SessionError: The id is live already, or ranks of the two mappings differ.
+            SessionError: The id is live already, the ranks of the two mappings differ, or nothing
+                is owed at all (then no session is needed).
             TransferError: The immediate id was used before.
         """
+        if session_id in self._sessions:
+            raise SessionError(f"session {session_id} is open already")
+        if generations.keys() != expected_bytes.keys():
+            raise SessionError(
+                f"session {session_id}: generations of ranks {sorted(generations)} but bytes of "
+                f"ranks {sorted(expected_bytes)}"
+            )
+        if not any(expected_bytes.values()):
+            raise SessionError(f"session {session_id}: no rank owes a byte")
+        self._expectations.expect(imm, sum(expected_bytes.values()), writers=dict(generations))
+        session = ReceiveSession(
+            session_id=session_id,
+            imm=imm,
+            replica=replica,
+            writers={
+                rank: Writer(generation, expected_bytes[rank])
+                for rank, generation in sorted(generations.items())
+            },
+            opened_s=now_s,
+            timeout_s=timeout_s,
+            deadline_s=now_s + timeout_s,
+        )
+        self._sessions[session_id] = self._by_imm[imm] = session
+        for rank, generation in generations.items():
+            if (replica, rank, generation) in self._dead:
+                self._bury(session, rank, now_s)
 
     def on_immediate(self, immediate: Immediate, *, now_s: float) -> None:
         """Take an immediate that the engine accepted."""
+        session = self._by_imm.get(immediate.imm)
+        if session is None:
+            self.ignored["immediate"] += 1
+            return
+        rank = immediate.source_rank
+        writer = session.writers.get(rank)
+        if writer is None or writer.generation != immediate.generation:
+            self.ignored["stale"] += 1
+            return
+        writer.received_bytes += immediate.num_bytes
+        if session.state is not SessionState.RECEIVING:
+            return
+        session.deadline_s = now_s + session.timeout_s
+        if writer.missing_bytes < 0:
+            self._fail(session, rank, f"sent more than its {writer.expected_bytes} bytes", now_s)
+        elif not any(one.missing_bytes for one in session.writers.values()):
+            self._end(session, Complete(session.session_id, session.received_bytes))
 
     def on_done(self, session_id: str, *, now_s: float) -> None:
         """Take ``SessionDone``: all chunks are computed, so only bytes count as progress now."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.state is SessionState.RECEIVING:
+            session.is_computed = True
+            session.deadline_s = now_s + session.timeout_s
 
     def on_failed(self, message: SessionFailed, *, now_s: float) -> None:
         """Take a rank's word that it could not do its part."""
+        session = self._heard(message)
+        if session is not None and session.state is SessionState.RECEIVING:
+            self._fail(session, message.rank, f"failed: {message.reason}", now_s)
 
-    def on_quiet(self, message: SessionQuiet) -> None:
+    def on_quiet(self, message: SessionQuiet, *, now_s: float) -> None:
         """Take a rank's proof of quiet."""
+        session = self._heard(message)
+        if session is not None:
+            session.writers[message.rank].is_quiet = True
+            self._settle(session, message.rank, "stopped", now_s)
 
     def on_heartbeat(
         self, replica: str, *, rank: int, generation: int, progress: int, now_s: float
     ) -> None:
-        """Take a sign of life; only growing ``progress`` of a rank that owes bytes counts."""
+        """Take a sign of life; growing ``progress`` counts while the rank may be computing."""
+        for session in self._sessions.values():
+            writer = session.writers.get(rank)
+            if session.replica != replica or writer is None:
+                continue
+            if writer.generation != generation:
+                self.ignored["stale"] += 1
+                continue
+            grew = writer.progress is not None and progress > writer.progress
+            writer.progress = progress
+            if grew and session.state is SessionState.RECEIVING and session.is_computing():
+                latest_s = session.opened_s + MAX_TIMEOUTS * session.timeout_s
+                wait_s = min(now_s + session.timeout_s, latest_s)
+                session.deadline_s = max(session.deadline_s, wait_s)
 
     def on_generation_dead(self, replica: str, *, rank: int, generation: int, now_s: float) -> None:
         """Take certain knowledge that a rank's process is gone (reaped, or its socket closed)."""
+        self._dead.add((replica, rank, generation))
+        for session in list(self._sessions.values()):
+            writer = session.writers.get(rank)
+            if session.replica == replica and writer and writer.generation == generation:
+                self._bury(session, rank, now_s)
 
     def cancel(self, session_id: str, *, now_s: float) -> None:
-        """Give a session up; ``Quiet`` follows. Unknown ids are ignored (it may just be over)."""
+        """Give a session up; ``Quiet`` follows. Unknown ids are ignored: it may just be over."""
+        session = self._sessions.get(session_id)
+        if session is not None and session.state is SessionState.RECEIVING:
+            self._stop(session, now_s)
 
     def tick(self, now_s: float) -> None:
         """Let deadlines pass."""
+        for session in list(self._sessions.values()):
+            if now_s < session.deadline_s:
+                continue
+            if session.state is SessionState.RECEIVING:
+                rank, _ = session.shortest()
+                self._fail(session, rank, f"made no progress for {session.timeout_s} s", now_s)
+            elif session.state is SessionState.CANCELLING:
+                session.state = SessionState.QUARANTINE
+                session.deadline_s = math.inf
+                self._events.append(Quarantined(session.session_id, session.unheard()))
 
-    def next_deadline_s(self) -> float | None:
-        """Return the earliest time at which ``tick`` has something to do."""
+    def next_deadline_s(self) -> float:
+        """Return the earliest time at which ``tick`` has something to do; inf if never."""
+        return min((one.deadline_s for one in self._sessions.values()), default=math.inf)
 
     def take_events(self) -> list[SessionEvent]:
         """Return what happened since the last call, in order."""
         events, self._events = self._events, []
         return events
+
+    def _heard(self, message: SessionQuiet | SessionFailed) -> ReceiveSession | None:
+        """Return the live session that a message is about, if its sender is one of its writers."""
+        session = self._sessions.get(message.session_id)
+        if session is None:
+            self.ignored["ended"] += 1
+            return None
+        writer = session.writers.get(message.rank)
+        if writer is None or writer.generation != message.generation:
+            self.ignored["stale"] += 1
+            return None
+        return session
+
+    def _bury(self, session: ReceiveSession, rank: int, now_s: float) -> None:
+        session.writers[rank].is_quiet = True
+        self._settle(session, rank, "died", now_s)
+
+    def _settle(self, session: ReceiveSession, rank: int, verb: str, now_s: float) -> None:
+        """Draw the conclusions from a writer that will not write again."""
+        if session.state is SessionState.RECEIVING:
+            if session.writers[rank].missing_bytes:
+                self._fail(session, rank, verb, now_s)
+        elif not session.unheard():
+            self._end(session, Quiet(session.session_id))
+
+    def _fail(self, session: ReceiveSession, rank: int, what: str, now_s: float) -> None:
+        writer = session.writers[rank]
+        reason = (
+            f"prefill rank {session.replica}.{rank} (generation {writer.generation}) {what}; "
+            f"it delivered {writer.received_bytes} of {writer.expected_bytes} bytes"
+        )
+        self._events.append(Failed(session.session_id, reason, rank))
+        self._stop(session, now_s)
+
+    def _stop(self, session: ReceiveSession, now_s: float) -> None:
+        session.state = SessionState.CANCELLING
+        session.deadline_s = now_s + session.timeout_s
+        if not session.unheard():
+            self._end(session, Quiet(session.session_id))
+
+    def _end(self, session: ReceiveSession, event: SessionEvent) -> None:
+        self._expectations.retire(session.imm)
+        del self._sessions[session.session_id]
+        del self._by_imm[session.imm]
+        self._events.append(event)

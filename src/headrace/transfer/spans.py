@@ -66,9 +66,7 @@ def cut_spans(source: BlockRun, target: BlockRun, *, start: int, stop: int) -> S
     lengths = np.diff(positions, append=stop)
     target_slots = target.slots(positions)
     order = np.argsort(target_slots)
-    joined = join_runs(
-        source.slots(positions)[order], target_slots[order], lengths[order]
-    )
+    joined = join_runs(source.slots(positions)[order], target_slots[order], lengths[order])
     return Spans(
         source_slots=joined[0],
         target_slots=joined[1],
@@ -77,9 +75,7 @@ def cut_spans(source: BlockRun, target: BlockRun, *, start: int, stop: int) -> S
     )
 
 
-def join_runs(
-    sources: Int64s, targets: Int64s, lengths: Int64s
-) -> tuple[Int64s, Int64s, Int64s]:
+def join_runs(sources: Int64s, targets: Int64s, lengths: Int64s) -> tuple[Int64s, Int64s, Int64s]:
     """Join neighbours that are contiguous on both sides; arrays are ascending in ``targets``."""
     if len(lengths) < 2:
         return sources, targets, lengths

@@ -10,12 +10,10 @@ from pathlib import Path
 from headrace.core.sharding import Role, Sharding
 from headrace.models.checkpoint.folder import read_eos_token_ids
 from headrace.models.checkpoint.load import (
-    TORCH_DTYPES,
     Checkpoint,
     OnProgress,
     open_checkpoint,
 )
-from headrace.models.checkpoint.match import EMBEDDING
 from headrace.models.config import ModelConfig
 from headrace.models.slices import ParameterSpec, weight_slices
 
@@ -111,7 +109,7 @@ def check_checkpoint(
     Args:
         folder: Model folder.
         deep: Also read every value: all must be finite, and a saved tied head equal to the
-            embedding. Memory is bounded by the largest parameter.
+            embedding. Nothing is kept: memory stays flat.
         on_progress: Called with (bytes read, bytes to read) when ``deep``.
 
     Raises:
@@ -152,14 +150,11 @@ def _read_all(
 ) -> None:
     done, total = 0, sum(checkpoint.num_bytes(spec) for spec in specs)
     for spec in specs:
-        # In the file's own type: nothing may be hidden by rounding.
-        dtype = TORCH_DTYPES[checkpoint.matched.sources[spec.name][0].header.dtype]
-        values = checkpoint.read(spec, dtype=dtype)
-        if spec.name == EMBEDDING:
-            checkpoint.check_tied_head(values)
+        checkpoint.scan(spec)
         done += checkpoint.num_bytes(spec)
         if on_progress is not None:
             on_progress(done, total)
+    checkpoint.check_tied_head()
 
 
 def _num_active(config: ModelConfig, specs: tuple[ParameterSpec, ...]) -> int:

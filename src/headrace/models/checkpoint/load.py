@@ -92,35 +92,46 @@ class Checkpoint:
                         on_bytes(part.num_elements * DTYPE_BYTES[source.header.dtype])
         return target
 
-    def check_tied_head(self, embedding: Tensor) -> None:
-        """Refuse a saved head that differs from the embedding it is tied to.
-
-        Args:
-            embedding: The whole embedding as ``read`` returned it.
+    def scan(self, spec: ParameterSpec, *, on_bytes: OnBytes | None = None) -> None:
+        """Read every value of a parameter and keep none.
 
         Raises:
-            CheckpointError: The head is there and differs.
+            CheckpointError: A value is NaN or infinite (names the tensor of the file).
+        """
+        for source in self.matched.sources[spec.name]:
+            view = self._view(source.header, (-1,))
+            for values in view.split(_PART_ELEMENTS):
+                _check_finite(source.header, values)
+                self._release(source.header)
+            if on_bytes is not None:
+                on_bytes(source.header.num_bytes)
+
+    def check_tied_head(self) -> None:
+        """Compare a saved head with the embedding it is tied to, where there is one.
+
+        Raises:
+            CheckpointError: They differ.
         """
         head = self.matched.tied_head
         if head is None:
             return
-        view = self._view(head, head.shape)
-        for rows in range(0, head.shape[0], step := max(1, _PART_ELEMENTS // head.shape[1])):
-            part = slice(rows, rows + step)
-            if not torch.equal(view[part].to(embedding.dtype), embedding[part]):
+        (embedding,) = self.matched.sources[EMBEDDING]
+        heads = self._view(head, (-1,)).split(_PART_ELEMENTS)
+        rows = self._view(embedding.header, (-1,)).split(_PART_ELEMENTS)
+        for head_part, embedding_part in zip(heads, rows, strict=True):
+            if not torch.equal(head_part.float(), embedding_part.float()):
                 raise CheckpointError(
                     f"{head.path}: {head.name} differs from {EMBEDDING}, to which config.json "
-                    f"ties it: expected equal values or tie_word_embeddings=false; mend config.json"
+                    f"ties it: expected equal values; mend tie_word_embeddings in config.json"
                 )
             self._release(head)
+            self._release(embedding.header)
 
     def _copy(self, source: Source, part: Copy, target: Tensor) -> None:
         shape = tuple(stop - start for start, stop in source.box)
         values = target[part.target]
         values.copy_(self._view(source.header, shape)[part.source])
-        low, high = torch.aminmax(values)
-        if not (torch.isfinite(low) and torch.isfinite(high)):
-            raise CheckpointError(_not_finite(source.header, values))
+        _check_finite(source.header, values)
         self._release(source.header)
 
     def _view(self, header: TensorHeader, shape: tuple[int, ...]) -> Tensor:
@@ -200,7 +211,7 @@ def load_weights(
         spec.name: checkpoint.read(spec, dtype=dtype, on_bytes=progress.add) for spec in specs
     }
     if EMBEDDING in weights:
-        checkpoint.check_tied_head(weights[EMBEDDING])
+        checkpoint.check_tied_head()
     return weights
 
 
@@ -217,9 +228,12 @@ class _Progress:
             self._on_progress(self._done, self._total)
 
 
-def _not_finite(header: TensorHeader, values: Tensor) -> str:
-    bad = ~torch.isfinite(values)
-    return (
-        f"{header.path}: {header.name}: {int(bad.sum())} of {values.numel()} values read are NaN "
-        f"or infinite: the file is damaged or the training diverged; download it again"
+def _check_finite(header: TensorHeader, values: Tensor) -> None:
+    low, high = torch.aminmax(values)  # one pass, no copy; NaN spreads to both
+    if torch.isfinite(low) and torch.isfinite(high):
+        return
+    num_bad = int((~torch.isfinite(values)).sum())
+    raise CheckpointError(
+        f"{header.path}: {header.name}: {num_bad} of {values.numel()} values read are NaN or "
+        f"infinite: the file is damaged or the training diverged; download it again"
     )

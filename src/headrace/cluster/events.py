@@ -1,0 +1,73 @@
+"""What a supervisor tells its owner, and what it needs from the control plane."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from headrace.core.messages import AnyMessage, Failed, LoadProgress, Message, Ready
+
+
+class Control(Protocol):
+    """The part of ``transfer.control.AsyncControlSocket`` that a supervisor uses."""
+
+    def send(self, address: str, message: Message) -> bool:
+        """Queue a message without waiting; False when it was dropped."""
+        ...
+
+    async def recv(self) -> AnyMessage:
+        """Return the next message."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankExited:
+    """A rank's process ended, expected or not.
+
+    Attributes:
+        name: The rank, as ``LaunchSpec.name`` has it.
+        exit_code: Its exit code; the negative signal number when a signal ended it.
+        last_lines: The last lines that it wrote, oldest first.
+    """
+
+    name: str
+    exit_code: int
+    last_lines: tuple[str, ...]
+
+    @property
+    def is_signal(self) -> bool:
+        """Whether a signal ended the process: it had no chance to say why."""
+        return self.exit_code < 0
+
+    def __str__(self) -> str:
+        if self.is_signal:
+            end = f"was ended by {signal.Signals(-self.exit_code).name}"
+        else:
+            end = f"ended with exit code {self.exit_code}"
+        last = f"; its last line: {self.last_lines[-1]}" if self.last_lines else ""
+        return f"{self.name} {end}{last}"
+
+
+Event = LoadProgress | Ready | Failed | RankExited
+
+
+def ignore(*_: object) -> None:
+    """Hear nothing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hooks:
+    """Where a supervisor reports; all are called on its event loop and must not block.
+
+    Attributes:
+        on_event: Called with every event of a rank's life.
+        on_message: Called with every other message that comes to the control socket, such as
+            heartbeats and outputs.
+        on_line: Called with a rank's name and each line that its process writes.
+    """
+
+    on_event: Callable[[Event], None] = ignore
+    on_message: Callable[[AnyMessage], None] = ignore
+    on_line: Callable[[str, str], None] = ignore

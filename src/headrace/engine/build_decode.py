@@ -1,0 +1,86 @@
+"""Puts a decode or mono rank together from its parts."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+from headrace.core.clock import SystemClock
+from headrace.core.messages import Heartbeat, Wake
+from headrace.core.sharding import Role
+from headrace.engine.decode import DecodeRank
+from headrace.engine.emitter import Emitter
+from headrace.engine.lockstep import Lockstep
+from headrace.engine.loops import DecodeLoop
+from headrace.engine.parts import Parts
+from headrace.engine.receiving import Receiving
+from headrace.engine.stepper import Stepper
+from headrace.scheduler.admission import Limits
+from headrace.text.tokenizer import Tokenizer
+
+
+def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
+    """Return the loop of a decode or mono rank; what it opened closes with ``stack``."""
+    spec, clock = parts.spec, SystemClock()
+    receiving = None
+    if spec.role is Role.DECODE:
+        receiving = Receiving(
+            engine=parts.transfer,
+            region=parts.descriptor,
+            name=f"{spec.name}.{spec.generation}",
+            address=spec.address,
+            send=parts.control.send,
+            clock=clock,
+            timeout_s=spec.engine.session_timeout_s,
+        )
+    rank = DecodeRank(
+        config=spec.engine,
+        pool=parts.pool,
+        stepper=Stepper(parts.loaded.backend),
+        receiving=receiving,
+        emitter=Emitter(
+            rank=spec.rank,
+            eos_token_ids=parts.loaded.eos_token_ids,
+            max_model_tokens=parts.loaded.max_model_tokens,
+            send=parts.control.send,
+        ),
+        tokenizer=Tokenizer.open(parts.loaded.tokenizer_folder),
+        clock=clock,
+        limits=Limits(
+            max_model_tokens=parts.loaded.max_model_tokens,
+            num_blocks=parts.layout.num_blocks,
+            block_size=parts.layout.block_size,
+            max_sequences=spec.engine.max_sequences,
+        ),
+    )
+    parts.open_pulse(stack, observe=lambda: _decode_beat(parts, rank, receiving))
+    return DecodeLoop(
+        rank=rank,
+        control=parts.control,
+        lockstep=Lockstep(parts.group, lambda step: parts.tell_peers(Wake(step=step))),
+        receiving=receiving,
+        engine=parts.transfer if receiving is not None else None,
+        pool=parts.pool,
+        clock=clock,
+    )
+
+
+def _decode_beat(parts: Parts, rank: DecodeRank, receiving: Receiving | None) -> Heartbeat:
+    counters = rank.counters
+    received = receiving.bytes_received if receiving is not None else 0
+    return Heartbeat(
+        replica=parts.spec.replica,
+        info=parts.info,
+        progress=counters.steps + counters.ended + received,
+        has_work=rank.has_work,
+        num_running=rank.roster.num_holding(),
+        num_waiting=rank.num_waiting,
+        free_blocks=parts.pool.num_free,
+        total_blocks=parts.layout.num_blocks,
+        counters={
+            "headrace_steps_total": counters.steps,
+            "headrace_local_prefills_total": counters.local_prefills,
+            "headrace_preemptions_total": counters.preemptions,
+            "headrace_sequences_ended_total": counters.ended,
+            "headrace_received_bytes_total": received,
+        },
+    )

@@ -1,0 +1,76 @@
+"""Puts a prefill rank together from its parts."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import msgspec
+
+from headrace.core.clock import SystemClock
+from headrace.core.layouts import CacheLayout
+from headrace.core.messages import Heartbeat
+from headrace.core.sharding import split_range
+from headrace.engine.loops import PrefillLoop
+from headrace.engine.parts import Parts
+from headrace.engine.prefill import PrefillLead, PrefillWorker
+from headrace.transfer.sender import SendSessions
+
+
+def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
+    """Return the loop of a prefill rank; what it opened closes with ``stack``."""
+    spec = parts.spec
+    worker = PrefillWorker(
+        backend=parts.loaded.backend,
+        senders=SendSessions(
+            parts.transfer,
+            region=parts.region,
+            sources=_source_layouts(parts),
+            rank=spec.rank,
+            generation=spec.generation,
+            lead_address=parts.peer_address(0),
+        ),
+        send=parts.control.send,
+    )
+    lead = None
+    if spec.rank == 0:
+        lead = PrefillLead(
+            config=spec.engine,
+            worker=worker,
+            pool=parts.pool,
+            num_ranks=spec.sharding.num_ranks,
+            generation=spec.generation,
+            tell_followers=parts.tell_peers,
+            send=parts.control.send,
+            clock=SystemClock(),
+        )
+    parts.open_pulse(
+        stack,
+        observe=lambda: _prefill_beat(parts, worker, lead),
+        listeners=lambda: tuple(worker.peers),
+    )
+    return PrefillLoop(worker=worker, lead=lead, control=parts.control, engine=parts.transfer)
+
+
+def _source_layouts(parts: Parts) -> list[CacheLayout]:
+    """Layouts of all ranks of the replica: equal but for the heads held."""
+    tp = parts.spec.sharding.tp
+    total = parts.layout.layers[0].num_kv_heads
+    held = [split_range(total, tp, rank) for rank in range(tp)]
+    return [
+        msgspec.structs.replace(parts.layout, first_head=heads.start, num_heads=len(heads))
+        for heads in held
+    ]
+
+
+def _prefill_beat(parts: Parts, worker: PrefillWorker, lead: PrefillLead | None) -> Heartbeat:
+    return Heartbeat(
+        replica=parts.spec.replica,
+        info=parts.info,
+        progress=worker.steps + (lead.ended if lead is not None else 0),
+        has_work=lead.has_work if lead is not None else False,
+        num_running=lead.num_running if lead is not None else worker.num_sessions,
+        num_waiting=lead.num_waiting if lead is not None else 0,
+        free_blocks=parts.pool.num_free,
+        total_blocks=parts.layout.num_blocks,
+        counters={"headrace_steps_total": worker.steps},
+    )

@@ -1,0 +1,208 @@
+"""The loops that ranks run: take messages, step while there is work, sleep when there is none."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from headrace.core.clock import Clock
+from headrace.core.errors import ReplicaError
+from headrace.core.messages import (
+    Abort,
+    AnyMessage,
+    CancelSession,
+    CloseSend,
+    Heartbeat,
+    OpenSend,
+    PrefillRequest,
+    RunStep,
+    SendDone,
+    SessionDone,
+    SessionFailed,
+    SessionQuiet,
+    Shutdown,
+    Submit,
+    Topology,
+    Wake,
+)
+from headrace.engine.decode import DecodeRank
+from headrace.engine.lockstep import Lockstep, StepKind
+from headrace.engine.prefill import PrefillLead, PrefillWorker
+from headrace.engine.receiving import Receiving
+from headrace.kvcache.pool import BlockPool
+from headrace.transfer.control import ControlSocket
+from headrace.transfer.engine import TransferEngine
+
+# A sleeping rank looks up this often even if nothing wakes it: deadlines of sessions pass then.
+IDLE_WAKE_S = 1.0
+
+
+class Loop(Protocol):
+    """What ``run_rank`` drives."""
+
+    def run(self) -> None:
+        """Work until ``Shutdown``."""
+        ...
+
+
+class DecodeLoop:
+    """Runs a decode or mono rank.
+
+    Args:
+        rank: The rank's state.
+        control: Its control socket.
+        lockstep: Agreement with the other ranks of the replica.
+        receiving: Its transfers; None in ``mono``.
+        engine: The transfer engine, for its wake-up descriptor; None in ``mono``.
+        pool: Its blocks, checked whenever the rank falls idle.
+        clock: Time.
+    """
+
+    def __init__(
+        self,
+        *,
+        rank: DecodeRank,
+        control: ControlSocket,
+        lockstep: Lockstep,
+        receiving: Receiving | None,
+        engine: TransferEngine | None,
+        pool: BlockPool,
+        clock: Clock,
+    ) -> None:
+        self._rank = rank
+        self._control = control
+        self._lockstep = lockstep
+        self._receiving = receiving
+        self._engine = engine
+        self._pool = pool
+        self._clock = clock
+        self._is_stopping = False
+
+    def run(self) -> None:
+        """Work until ``Shutdown``; a collective that fails because peers left then is no error."""
+        try:
+            while not self._is_stopping:
+                self._turn()
+        except ReplicaError:
+            # On a shutdown the peers may have left while this rank was inside a collective.
+            self._take_messages()
+            if not self._is_stopping:
+                raise
+
+    def _turn(self) -> None:
+        self._take_messages()
+        self._rank.advance()
+        wish = StepKind.DECODE if self._rank.wants_step else StepKind.IDLE
+        if self._lockstep.next_step(wish) is StepKind.IDLE:
+            self._sleep()
+        else:
+            self._rank.step()
+
+    def _take_messages(self) -> None:
+        for message in self._control.recv_all():
+            self._take(message)
+        if self._receiving is not None:
+            self._receiving.poll()
+
+    def _take(self, message: AnyMessage) -> None:
+        match message:
+            case Submit():
+                self._rank.submit(message)
+            case Abort():
+                self._rank.abort(message)
+            case Wake():
+                self._lockstep.on_wake(message.step)
+            case Shutdown():
+                self._is_stopping = True
+            case Topology() if self._receiving is not None:
+                self._receiving.on_topology(message)
+            case SessionQuiet() | SessionFailed() | SessionDone() | Heartbeat():
+                if self._receiving is not None:
+                    self._receiving.on_message(message)
+
+    def _sleep(self) -> None:
+        if not self._rank.has_work and self._pool.is_idle:
+            self._pool.check_invariants()
+        deadline_s = self._receiving.next_deadline_s() if self._receiving is not None else None
+        left_s = IDLE_WAKE_S if deadline_s is None else deadline_s - self._clock.now_s()
+        filenos = [self._engine.fileno()] if self._engine is not None else []
+        self._control.wait(min(IDLE_WAKE_S, max(0.0, left_s)), *filenos)
+
+
+class PrefillLoop:
+    """Runs a prefill rank; with a lead it also runs the replica.
+
+    Args:
+        worker: This rank's part of every step.
+        lead: The replica's queue, on rank 0 only.
+        control: The rank's control socket.
+        engine: The transfer engine, for its wake-up descriptor.
+    """
+
+    def __init__(
+        self,
+        *,
+        worker: PrefillWorker,
+        lead: PrefillLead | None,
+        control: ControlSocket,
+        engine: TransferEngine,
+    ) -> None:
+        self._worker = worker
+        self._lead = lead
+        self._control = control
+        self._engine = engine
+        self._is_stopping = False
+
+    def run(self) -> None:
+        """Work until ``Shutdown``; see ``DecodeLoop.run``."""
+        try:
+            while not self._is_stopping:
+                self._turn()
+        except ReplicaError:
+            self._take_messages()
+            if not self._is_stopping:
+                raise
+
+    def _turn(self) -> None:
+        self._take_messages()
+        self._worker.poll()
+        if self._lead is not None:
+            self._lead.advance()
+            if self._lead.wants_step:
+                self._lead.step()
+                return
+        # Completions ring the engine's descriptor; there is nothing else to wait for.
+        self._control.wait(IDLE_WAKE_S, self._engine.fileno())
+        self._engine.poll()
+
+    def _take_messages(self) -> None:
+        for message in self._control.recv_all():
+            if self._is_stopping:
+                return
+            if self._lead is not None:
+                self._take_as_lead(self._lead, message)
+            else:
+                self._take_as_follower(message)
+
+    def _take_as_lead(self, lead: PrefillLead, message: AnyMessage) -> None:
+        match message:
+            case PrefillRequest():
+                lead.on_request(message)
+            case CancelSession():
+                lead.on_cancel(message)
+            case SendDone():
+                lead.on_send_done(message)
+            case Shutdown():
+                self._is_stopping = True
+
+    def _take_as_follower(self, message: AnyMessage) -> None:
+        match message:
+            case OpenSend():
+                self._worker.open(message)
+            case RunStep():
+                self._worker.run(message)
+            case CancelSession():
+                self._worker.cancel(message)
+            case CloseSend():
+                self._worker.close(message.session_id)
+            case Shutdown():
+                self._is_stopping = True

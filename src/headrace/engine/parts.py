@@ -1,0 +1,151 @@
+"""What every rank has, whatever its role: opened in order, closed in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from headrace.comm.group import Group, SingleGroup
+from headrace.comm.shared_memory import SharedMemoryGroup
+from headrace.core.launch import LaunchSpec
+from headrace.core.layouts import CacheLayout
+from headrace.core.messages import (
+    Codec,
+    Heartbeat,
+    LoadProgress,
+    Message,
+    RankInfo,
+    RegionDescriptor,
+)
+from headrace.core.transport import Region
+from headrace.engine.load import Loaded, load_backend
+from headrace.engine.memory import make_layout
+from headrace.engine.pulse import Pulse
+from headrace.kvcache.pool import BlockPool
+from headrace.transfer.control import ControlSocket
+from headrace.transfer.engine import TransferEngine
+from headrace.transfer.shm import ShmTransport
+
+# Loading may take long on one rank and not on another; collectives begin only after the slowest.
+JOIN_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What every rank has, whatever its role."""
+
+    spec: LaunchSpec
+    control: ControlSocket
+    group: Group
+    loaded: Loaded
+    transfer: TransferEngine
+    region: Region
+    descriptor: RegionDescriptor
+    layout: CacheLayout
+    pool: BlockPool
+
+    @property
+    def info(self) -> RankInfo:
+        """This rank as its peers address it."""
+        return RankInfo(
+            rank=self.spec.rank, generation=self.spec.generation, address=self.spec.address
+        )
+
+    def peer_address(self, rank: int) -> str:
+        """Control address of another rank of the replica."""
+        return msgspec.structs.replace(self.spec, rank=rank).address
+
+    def tell_peers(self, message: Message) -> None:
+        """Send a message to every other rank of the replica."""
+        for rank in range(self.spec.sharding.num_ranks):
+            if rank != self.spec.rank:
+                self.control.send(self.peer_address(rank), message)
+
+    def open_pulse(
+        self,
+        stack: ExitStack,
+        *,
+        observe: Callable[[], Heartbeat],
+        listeners: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """Send signs of life to the supervisor and to ``listeners`` until the stack closes."""
+        spec = self.spec
+        pulse = Pulse(
+            address=spec.address.removesuffix(".ctl") + ".pulse",
+            codec=Codec(bytes.fromhex(spec.key)),
+            interval_s=spec.engine.heartbeat_s,
+            observe=observe,
+            listeners=lambda: (spec.supervisor, *listeners()),
+        )
+        pulse.open()
+        stack.callback(pulse.close)
+
+
+def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Parts:
+    group = _open_group(spec)
+    stack.callback(group.close)
+
+    def on_progress(done: int, total: int) -> None:
+        control.send(
+            spec.supervisor,
+            LoadProgress(replica=spec.replica, rank=spec.rank, done_bytes=done, total_bytes=total),
+        )
+
+    loaded = load_backend(spec, group, on_progress)
+    layout = make_layout(
+        spec.engine,
+        loaded.backend.schemas,
+        heads=loaded.heads,
+        max_model_tokens=loaded.max_model_tokens,
+    )
+    transfer = TransferEngine(_transport(spec), rank=spec.rank, generation=spec.generation)
+    transfer.open()
+    stack.callback(transfer.close)
+    region, descriptor = transfer.allocate(layout)
+    stack.callback(region.close)
+    loaded.backend.attach(region.buffer, num_blocks=layout.num_blocks, block_size=layout.block_size)
+    stack.callback(loaded.backend.close)
+    return Parts(
+        spec=spec,
+        control=control,
+        group=group,
+        loaded=loaded,
+        transfer=transfer,
+        region=region,
+        descriptor=descriptor,
+        layout=layout,
+        pool=BlockPool(
+            layout.num_blocks,
+            layout.block_size,
+            pinned_fraction=spec.engine.pinned_fraction,
+            prefix_cache=spec.engine.prefix_cache,
+        ),
+    )
+
+
+def _open_group(spec: LaunchSpec) -> Group:
+    if spec.sharding.num_ranks == 1:
+        return SingleGroup()
+    return SharedMemoryGroup.open(
+        f"{spec.deployment_id}-{spec.replica}-{spec.generation}.group",
+        rank=spec.rank,
+        size=spec.sharding.num_ranks,
+        generation=spec.generation,
+        timeout_s=spec.engine.collective_timeout_s,
+        join_timeout_s=JOIN_TIMEOUT_S,
+    )
+
+
+def _transport(spec: LaunchSpec) -> ShmTransport:
+    return ShmTransport(
+        deployment_id=spec.deployment_id,
+        owner=spec.name,
+        rank=spec.rank,
+        generation=spec.generation,
+        run_dir=Path(spec.run_dir),
+        key=bytes.fromhex(spec.key),
+    )

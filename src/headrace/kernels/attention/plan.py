@@ -1,0 +1,228 @@
+"""What paged attention does for a batch, worked out once and run for every layer.
+
+A sequence's queries are cut into **runs** of at most one tile of tokens. Runs of equal length make
+a **piece** and are computed together, longest history first; a piece walks over the KV in
+**spans**, groups of tiles that the same runs still reach. None of this changes a result: a row is
+folded over the same tiles in the same order whatever stands beside it.
+
+Shape letters:
+    B = runs of a piece   A = runs of a span, the first of the piece's   Q = tokens of a run
+    M = query rows of one KV head, Q * (query heads per KV head) padded to 16
+    L = tiles of a span   K = KV_TILE_TOKENS   S = token slots of a block
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.core.layouts import KV_TILE_TOKENS
+from headrace.kernels.linear import ROW_MULTIPLE
+
+# Elements of the temporaries of one span, over all its heads: 2^21 keep a decode step in cache
+# and a long prompt under some tens of MiB.
+MAX_SPAN_ELEMENTS = 1 << 21
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionShape:
+    """Sizes of one rank's attention, equal in all layers.
+
+    Attributes:
+        num_kv_heads: KV heads held.
+        queries_per_kv: Query heads of a KV head.
+        head_dim: Width of a head.
+        block_size: Token slots of a block; divides ``KV_TILE_TOKENS``.
+    """
+
+    num_kv_heads: int
+    queries_per_kv: int
+    head_dim: int
+    block_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRun:
+    """Consecutive tokens of one sequence whose queries attend in this batch.
+
+    Attributes:
+        first_row: Row of the first token in the batch.
+        num_tokens: Tokens of the run.
+        start: Position of the first token.
+        block_ids: The sequence's blocks in order, covering at least ``start + num_tokens`` tokens.
+    """
+
+    first_row: int
+    num_tokens: int
+    start: int
+    block_ids: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Tiles that the first runs of a piece fold in one go.
+
+    Attributes:
+        num_runs: A.
+        num_tiles: L.
+        block_ids: int64 ``[A * L * K / S]``, run-major; blocks past a run's end repeat block 0
+            of the pool and are hidden.
+        hidden_ALMK: True where a query row must not see a key; None when it may see all.
+        unwritten_ALK1: True where no token is; None when all are there.
+    """
+
+    num_runs: int
+    num_tiles: int
+    block_ids: Tensor
+    hidden_ALMK: Tensor | None = None
+    unwritten_ALK1: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Runs of equal length, longest history first.
+
+    Attributes:
+        num_runs: B.
+        num_tokens: Q.
+        num_rows: M.
+        batch_rows: int64 ``[B * Q]``: the runs' rows in the batch; None when they are all of the
+            batch's rows in order.
+        spans: The tiles, in order from position 0.
+    """
+
+    num_runs: int
+    num_tokens: int
+    num_rows: int
+    batch_rows: Tensor | None
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionPlan:
+    """The pieces of a batch; every row of the batch is in exactly one."""
+
+    pieces: tuple[Piece, ...]
+
+
+def plan_attention(runs: Sequence[QueryRun], shape: AttentionShape) -> AttentionPlan:
+    """Plan a batch.
+
+    Args:
+        runs: One per sequence that has queries, in row order; together they cover the batch's
+            rows 0..T-1. Not modified.
+        shape: Sizes of this rank's attention.
+
+    Returns:
+        The plan; valid as long as the block ids are.
+
+    Cost:
+        O(runs * tiles) host work per batch, not per layer.
+    """
+    by_length: dict[int, list[QueryRun]] = defaultdict(list)
+    for run in runs:
+        for part in _cut(run):
+            by_length[part.num_tokens].append(part)
+    pieces = (
+        piece
+        for length, parts in by_length.items()
+        for piece in _pieces(parts, shape, num_tokens=length)
+    )
+    return AttentionPlan(tuple(pieces))
+
+
+def _cut(run: QueryRun) -> Iterator[QueryRun]:
+    for offset in range(0, run.num_tokens, KV_TILE_TOKENS):
+        yield QueryRun(
+            first_row=run.first_row + offset,
+            num_tokens=min(KV_TILE_TOKENS, run.num_tokens - offset),
+            start=run.start + offset,
+            block_ids=run.block_ids,
+        )
+
+
+def _pieces(runs: list[QueryRun], shape: AttentionShape, *, num_tokens: int) -> Iterator[Piece]:
+    num_rows = -(-num_tokens * shape.queries_per_kv // ROW_MULTIPLE) * ROW_MULTIPLE
+    # Of one run's tile: the scores, K and V.
+    elements = shape.num_kv_heads * KV_TILE_TOKENS * (num_rows + 2 * shape.head_dim)
+    max_run_tiles = max(1, MAX_SPAN_ELEMENTS // elements)
+    in_order = len(runs) == 1 or all(
+        a.first_row + num_tokens == b.first_row and a.start >= b.start
+        for a, b in zip(runs, runs[1:], strict=False)
+    )
+    if not in_order:
+        runs = sorted(runs, key=lambda run: run.start, reverse=True)
+    for first in range(0, len(runs), max_run_tiles):
+        part = runs[first : first + max_run_tiles]
+        yield Piece(
+            num_runs=len(part),
+            num_tokens=num_tokens,
+            num_rows=num_rows,
+            batch_rows=_batch_rows(part, num_tokens),
+            spans=tuple(_spans(part, shape, num_rows=num_rows, max_run_tiles=max_run_tiles)),
+        )
+
+
+def _batch_rows(runs: list[QueryRun], num_tokens: int) -> Tensor:
+    first = torch.tensor([run.first_row for run in runs])
+    if num_tokens == 1:
+        return first
+    return (first[:, None] + torch.arange(num_tokens)).flatten()
+
+
+def _spans(
+    runs: list[QueryRun], shape: AttentionShape, *, num_rows: int, max_run_tiles: int
+) -> Iterator[Span]:
+    num_tokens = runs[0].num_tokens
+    ends = [run.start + num_tokens for run in runs]
+    last_tile = -(-ends[0] // KV_TILE_TOKENS)
+    tile = 0
+    while tile < last_tile:
+        num_runs = sum(end > tile * KV_TILE_TOKENS for end in ends)
+        # Tiles that these runs reach, all of them; then those that every row of theirs sees whole.
+        stop = -(-ends[num_runs - 1] // KV_TILE_TOKENS)
+        whole = (runs[num_runs - 1].start + 1) // KV_TILE_TOKENS
+        if tile < whole:
+            stop = whole
+        stop = min(stop, tile + max(1, max_run_tiles // num_runs))
+        tiles = range(tile, stop)
+        if tile < whole:
+            yield _span(runs[:num_runs], tiles, shape)
+        else:
+            yield _masked_span(runs[:num_runs], tiles, shape, num_rows=num_rows)
+        tile = stop
+
+
+def _span(runs: list[QueryRun], tiles: range, shape: AttentionShape) -> Span:
+    blocks_per_tile = KV_TILE_TOKENS // shape.block_size
+    window = slice(tiles.start * blocks_per_tile, tiles.stop * blocks_per_tile)
+    ids: list[int] = []
+    for run in runs:
+        run_ids = run.block_ids[window]
+        ids += run_ids
+        ids += [0] * (len(tiles) * blocks_per_tile - len(run_ids))
+    return Span(num_runs=len(runs), num_tiles=len(tiles), block_ids=torch.tensor(ids))
+
+
+def _masked_span(
+    runs: list[QueryRun], tiles: range, shape: AttentionShape, *, num_rows: int
+) -> Span:
+    span = _span(runs, tiles, shape)
+    keys_L1K = torch.arange(tiles.start * KV_TILE_TOKENS, tiles.stop * KV_TILE_TOKENS).view(
+        len(tiles), 1, KV_TILE_TOKENS
+    )
+    starts_A111 = torch.tensor([run.start for run in runs]).view(-1, 1, 1, 1)
+    # Padding rows see what the run's last token sees, so that their maxima are finite.
+    tokens_M = (torch.arange(num_rows) // shape.queries_per_kv).clamp(max=runs[0].num_tokens - 1)
+    ends_A111 = starts_A111 + runs[0].num_tokens
+    return Span(
+        num_runs=span.num_runs,
+        num_tiles=span.num_tiles,
+        block_ids=span.block_ids,
+        hidden_ALMK=keys_L1K > starts_A111 + tokens_M[:, None],
+        unwritten_ALK1=keys_L1K.transpose(1, 2) >= ends_A111,
+    )

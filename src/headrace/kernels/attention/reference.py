@@ -1,0 +1,152 @@
+"""Plain-torch paged attention.
+
+Shape letters:
+    T = query rows of the batch   H = query heads   G = KV heads   R = H / G   D = head dimension
+    N = blocks of the pool        S = token slots of a block
+    B = runs of a piece           A = runs of a span (the first A of the piece)
+    M = rows of one KV head in a run, padded to 16      L = tiles of a span   K = KV_TILE_TOKENS
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from headrace.core.layouts import KV_TILE_TOKENS
+from headrace.kernels.attention.plan import AttentionPlan, Piece, Span
+
+
+def paged_attention(
+    q_THD: Tensor, pool_2GNSD: Tensor, plan: AttentionPlan, *, scale: float
+) -> Tensor:
+    """Attend each query to every key of its sequence up to its own position.
+
+    For row t of a sequence at position p, head h and g = h // R:
+
+        out[t, h] = sum_{j <= p} softmax_j(scale * q[t, h] . k[j, g]) v[j, g]
+
+    The keys and values of the batch's own tokens must already be in the pool.
+
+    Args:
+        q_THD: Queries after RoPE; T may be 0. Not modified.
+        pool_2GNSD: The layer's KV pool. Read only. Slots that hold no token of the sequence may
+            hold anything, NaN included.
+        plan: From ``plan_attention`` for this batch.
+        scale: Softmax scale, normally ``D ** -0.5``.
+
+    Returns:
+        ``[T, H, D]`` in q's dtype, freshly allocated.
+
+    Numerics:
+        Scores, softmax and sums in fp32, one rounding at the end. Keys are folded in tiles of
+        ``KV_TILE_TOKENS`` from position 0, one after the other, by online softmax; hidden keys
+        contribute exact zeros and a wholly hidden tile changes nothing. Hence a row does not
+        depend on the chunk that it is computed in, on the block size or on the other sequences,
+        bit for bit. Error at most twice that of the library's attention in q's dtype.
+
+    Cost:
+        4*M*D FLOPs per key, run and KV head; temporaries bounded by ``MAX_SPAN_ELEMENTS``. No
+        host sync.
+
+    Source:
+        Online softmax after FlashAttention (arXiv 2205.14135); paging after PagedAttention
+        (arXiv 2309.06180).
+    """
+    out_THD = torch.empty_like(q_THD)
+    for piece in plan.pieces:
+        q_GBMD = _gather_queries(q_THD, piece, num_kv_heads=pool_2GNSD.shape[1])
+        out_GBMD = _attend(q_GBMD.mul_(scale), pool_2GNSD, piece)
+        _scatter_outputs(out_THD, out_GBMD, piece)
+    return out_THD
+
+
+def _gather_queries(q_THD: Tensor, piece: Piece, *, num_kv_heads: int) -> Tensor:
+    """Return fp32 ``[G, B, M, D]``: a KV head's rows together by (token, head), zero padded."""
+    head_dim = q_THD.shape[-1]
+    rows = q_THD[piece.batch_rows]
+    rows_GBQRD = rows.view(piece.num_runs, piece.num_tokens, num_kv_heads, -1, head_dim).permute(
+        2, 0, 1, 3, 4
+    )
+    shape = (num_kv_heads, piece.num_runs, piece.num_rows, head_dim)
+    q_GBMD = torch.zeros(shape, dtype=torch.float32, device=q_THD.device)
+    _real_rows(q_GBMD, rows_GBQRD.shape).copy_(rows_GBQRD)
+    return q_GBMD
+
+
+def _scatter_outputs(out_THD: Tensor, out_GBMD: Tensor, piece: Piece) -> None:
+    num_kv_heads, _, _, head_dim = out_GBMD.shape
+    queries_per_kv = out_THD.shape[1] // num_kv_heads
+    shape = (num_kv_heads, piece.num_runs, piece.num_tokens, queries_per_kv, head_dim)
+    out_BQGRD = _real_rows(out_GBMD, shape).permute(1, 2, 0, 3, 4)
+    out_THD[piece.batch_rows] = out_BQGRD.reshape(-1, *out_THD.shape[1:]).to(out_THD.dtype)
+
+
+def _real_rows(rows_GBMD: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """View the rows that are not padding as ``[G, B, Q, R, D]``."""
+    num_tokens, queries_per_kv = shape[2], shape[3]
+    real = rows_GBMD[:, :, : num_tokens * queries_per_kv]
+    return real.unflatten(2, (num_tokens, queries_per_kv))
+
+
+def _attend(q_GBMD: Tensor, pool_2GNSD: Tensor, piece: Piece) -> Tensor:
+    out_GBMD = torch.zeros_like(q_GBMD)
+    sum_GBM1 = torch.zeros_like(q_GBMD[..., :1])
+    max_GBM1 = torch.full_like(sum_GBM1, -torch.inf)
+    for span in piece.spans:
+        num_runs = span.num_runs
+        _fold_span(
+            q_GBMD[:, :num_runs],
+            _gather_tiles(pool_2GNSD, span),
+            span,
+            out_GAMD=out_GBMD[:, :num_runs],
+            sum_GAM1=sum_GBM1[:, :num_runs],
+            max_GAM1=max_GBM1[:, :num_runs],
+        )
+    return out_GBMD.div_(sum_GBM1)
+
+
+def _gather_tiles(pool_2GNSD: Tensor, span: Span) -> Tensor:
+    """Return fp32 ``[2, G*A*L, K, D]``, zero where a tile has no token."""
+    num_heads, head_dim = pool_2GNSD.shape[1], pool_2GNSD.shape[4]
+    kv = pool_2GNSD.index_select(2, span.block_ids).float()
+    if span.unwritten_ALK1 is not None:
+        tiles = kv.view(2, num_heads, *span.unwritten_ALK1.shape[:3], head_dim)
+        # 0 * NaN is NaN: whatever lies in unwritten slots must not meet the zero probabilities.
+        tiles.masked_fill_(span.unwritten_ALK1, 0.0)
+    return kv.view(2, -1, KV_TILE_TOKENS, head_dim)
+
+
+def _fold_span(
+    q_GAMD: Tensor,
+    kv_2XKD: Tensor,
+    span: Span,
+    *,
+    out_GAMD: Tensor,
+    sum_GAM1: Tensor,
+    max_GAM1: Tensor,
+) -> None:
+    """Fold a span's tiles into the running output, sum and maximum, in place.
+
+    Everything that does not depend on the tile before is done for all tiles at once (X = G*A*L
+    products); the recurrence itself goes tile by tile.
+    """
+    num_heads, num_runs, num_rows, head_dim = q_GAMD.shape
+    tiles = (num_heads, num_runs, span.num_tiles, num_rows)
+    q_XMD = q_GAMD.unsqueeze(2).expand(*tiles, head_dim).reshape(-1, num_rows, head_dim)
+    scores_XMK = torch.bmm(q_XMD, kv_2XKD[0].transpose(1, 2))
+    scores = scores_XMK.view(*tiles, KV_TILE_TOKENS)
+    if span.hidden_ALMK is not None:
+        scores.masked_fill_(span.hidden_ALMK, -torch.inf)
+    max_GALM1 = scores.amax(-1, keepdim=True)
+    before = [max_GAM1]
+    for tile in range(span.num_tiles):
+        before.append(torch.maximum(before[-1], max_GALM1[:, :, tile]))
+    max_GALM1 = torch.stack(before[1:], dim=2)
+    decay_GALM1 = torch.exp(torch.stack(before[:-1], dim=2) - max_GALM1)
+    weights = scores.sub_(max_GALM1).exp_()
+    sum_GALM1 = weights.sum(-1, keepdim=True)
+    out_GALMD = torch.bmm(scores_XMK, kv_2XKD[1]).view(*tiles, head_dim)
+    for tile in range(span.num_tiles):
+        out_GAMD.mul_(decay_GALM1[:, :, tile]).add_(out_GALMD[:, :, tile])
+        sum_GAM1.mul_(decay_GALM1[:, :, tile]).add_(sum_GALM1[:, :, tile])
+    max_GAM1.copy_(before[-1])

@@ -1,0 +1,76 @@
+"""Sorting (row, expert) pairs by expert, each expert's rows padded for canonical products.
+
+Shape letters:
+    R = token rows   K = experts per token   E = experts held   P = pairs whose expert is held
+    A = experts with at least one pair
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from headrace.kernels.linear import ROW_MULTIPLE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pairs:
+    """Pairs in ascending (expert, row) order.
+
+    Attributes:
+        num_pairs: P.
+        num_padded: Rows of the padded arrangement, a multiple of 16.
+        slots_P: int64 index of each pair in the flattened ``[R, K]`` ids.
+        rows_P: int64 token row of each pair.
+        experts_P: int64 expert of each pair, counted from the first held.
+        places_P: int64 row of each pair in the padded arrangement, where expert after expert has
+            its rows followed by its padding; an expert without pairs has no rows.
+        ends_E: int32 end of each expert's rows in the padded arrangement.
+        active_A: int64 experts that have pairs, ascending.
+    """
+
+    num_pairs: int
+    num_padded: int
+    slots_P: Tensor
+    rows_P: Tensor
+    experts_P: Tensor
+    places_P: Tensor
+    ends_E: Tensor
+    active_A: Tensor
+
+
+def group_pairs(ids_RK: Tensor, *, first_expert: int, num_experts: int) -> Pairs:
+    """Group the pairs whose expert is one of ``num_experts`` from ``first_expert``.
+
+    Args:
+        ids_RK: int64 expert ids, different within a row; others are passed over. Not modified.
+        first_expert: Id of the first expert held.
+        num_experts: E.
+
+    Cost:
+        One stable sort of R*K keys and one host sync.
+    """
+    keys = ids_RK.flatten() - first_expert
+    # Pairs of experts held elsewhere sort behind the last of ours and are cut off.
+    keys = torch.where((keys < 0) | (keys >= num_experts), num_experts, keys)
+    sorted_keys, order = keys.sort(stable=True)
+    counts_E = torch.bincount(keys, minlength=num_experts + 1)[:num_experts]
+    padded_E = (counts_E + (ROW_MULTIPLE - 1)) // ROW_MULTIPLE * ROW_MULTIPLE
+    ends_E = padded_E.cumsum(0)
+    num_pairs = int(counts_E.sum())
+    slots_P, experts_P = order[:num_pairs], sorted_keys[:num_pairs]
+    # A pair moves right by all the padding of the experts before its own.
+    shift_E = (ends_E - padded_E) - (counts_E.cumsum(0) - counts_E)
+    places_P = torch.arange(num_pairs, device=keys.device) + shift_E[experts_P]
+    return Pairs(
+        num_pairs=num_pairs,
+        num_padded=int(ends_E[-1]),
+        slots_P=slots_P,
+        rows_P=slots_P // ids_RK.shape[1],
+        experts_P=experts_P,
+        places_P=places_P,
+        ends_E=ends_E.to(torch.int32),
+        active_A=counts_E.nonzero().squeeze(1),
+    )
