@@ -176,6 +176,15 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def num_ranks(config: DeploymentConfig, model: ModelConfig) -> int:
+    """Return how many rank processes the deployment starts."""
+    is_moe = model.num_experts > 0
+    return sum(
+        replica.sharding(is_moe=is_moe).num_ranks * replica.replicas
+        for _, replica in config.roles
+    )
+
+
 def parse_sharding(text: str, *, where: str) -> dict[str, int]:
     """Parse ``tp=2,ep=2`` as the flags ``--prefill`` and ``--decode`` take it.
 
