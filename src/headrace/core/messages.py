@@ -100,12 +100,12 @@ class Trace(Struct, frozen=True, kw_only=True):
 
     Attributes:
         logits: Raw fp32 logits of the step's row, native byte order.
-        kv_digests: With the last output only: per model layer, one digest for each run of 16
-            tokens of the sequence's KV (all heads, K then V).
+        kv_digests: Per model layer, one digest for each run of 16 tokens of the sequence's KV so
+            far (all heads, K then V).
     """
 
     logits: bytes
-    kv_digests: list[list[bytes]] = []
+    kv_digests: list[list[bytes]]
 
 
 class Output(Struct, frozen=True, kw_only=True):
@@ -224,12 +224,6 @@ class OpenSend(Message):
     cached_tokens: int
 
 
-class CloseSend(Message):
-    """A follower forgets a session whose blocks the lead has freed."""
-
-    session_id: str
-
-
 class SendDone(Message):
     """Follower to lead: all writes of this rank for the session are complete or drained."""
 
@@ -345,7 +339,6 @@ AnyMessage = (
     | SessionDone
     | RunStep
     | OpenSend
-    | CloseSend
     | SendDone
     | Topology
     | LoadProgress

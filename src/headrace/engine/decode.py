@@ -239,17 +239,20 @@ class DecodeRank:
 
     def _start_decoding(self, sequence: Sequence) -> None:
         """All KV but the last token's is there; the other choices share it from here on."""
-        self.roster.move(sequence, Phase.RUNNING)
+        self._run(sequence)
         for sister in self.roster.take_sisters(sequence):
             sister.table = sequence.blocks.fork()
             if sister.table is None:
                 sister.is_resumed = True
                 self.roster.move(sister, Phase.WAITING)
                 continue
-            sister.admitted_s = self._clock.now_s()
-            sister.ledger.queue_s = sister.admitted_s - sister.arrived_s
+            sister.ledger.queue_s = self._clock.now_s() - sister.arrived_s
             sister.ledger.cached_tokens = sister.blocks.num_tokens
-            self.roster.move(sister, Phase.RUNNING)
+            self._run(sister)
+
+    def _run(self, sequence: Sequence) -> None:
+        sequence.running_s = self._clock.now_s()
+        self.roster.move(sequence, Phase.RUNNING)
 
     # -- planning views ------------------------------------------------------------------
 
@@ -275,6 +278,7 @@ class DecodeRank:
     # -- endings -------------------------------------------------------------------------
 
     def _preempt(self, sequence: Sequence) -> None:
+        self._account_decode(sequence)
         sequence.blocks.release()
         sequence.table = None
         sequence.is_resumed = True
@@ -289,6 +293,7 @@ class DecodeRank:
 
     def _end(self, sequence: Sequence) -> None:
         """Give the blocks back and forget the sequence."""
+        self._account_decode(sequence)
         if sequence.phase is Phase.RECEIVING and self._receiving is not None:
             self._receiving.give_up(sequence)
         elif sequence.table is not None:
@@ -296,3 +301,7 @@ class DecodeRank:
         sequence.table = None
         self.counters.ended += 1
         self.roster.move(sequence, Phase.FINISHED)
+
+    def _account_decode(self, sequence: Sequence) -> None:
+        if sequence.phase is Phase.RUNNING:
+            sequence.ledger.decode_s += self._clock.now_s() - sequence.running_s

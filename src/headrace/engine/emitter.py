@@ -53,6 +53,7 @@ class Emitter:
         reason = FinishReason.STOP if is_end or delta.is_stopped else self._limit(sequence)
         if reason is not None and not delta.is_stopped:
             text += sequence.text.finish()
+        sequence.ledger.decode_rank = self._rank
         sequence.ledger.reasoning_tokens = sequence.text.num_reasoning_tokens
         self._pending[sequence.submit.reply_to].append(
             Output(

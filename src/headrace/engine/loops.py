@@ -10,7 +10,6 @@ from headrace.core.messages import (
     Abort,
     AnyMessage,
     CancelSession,
-    CloseSend,
     Heartbeat,
     OpenSend,
     PrefillRequest,
@@ -202,7 +201,5 @@ class PrefillLoop:
                 self._worker.run(message)
             case CancelSession():
                 self._worker.cancel(message)
-            case CloseSend():
-                self._worker.close(message.session_id)
             case Shutdown():
                 self._is_stopping = True

@@ -14,7 +14,6 @@ from headrace.core.clock import Clock
 from headrace.core.launch import EngineConfig
 from headrace.core.messages import (
     CancelSession,
-    CloseSend,
     Message,
     OpenSend,
     PrefillRequest,
@@ -87,18 +86,18 @@ class PrefillWorker:
 
     def cancel(self, message: CancelSession) -> None:
         """Stop sending a session; quiet is said once pending writes drained."""
-        self._requests.pop(message.session_id, None)
         self._senders.cancel(message)
 
-    def close(self, session_id: str) -> None:
-        """Forget a session that the lead has ended."""
-        self._requests.pop(session_id, None)
-        self._senders.close(session_id)
+    def forget_peer(self, address: str) -> None:
+        """Give up all sessions of a decode rank that is gone for good."""
+        self._senders.forget_peer(address)
 
     def poll(self) -> None:
         """Follow pending writes and tell whoever must know."""
         for outgoing in self._senders.poll():
             self._send(outgoing.address, outgoing.message)
+        for session_id in [one for one in self._requests if self._senders.is_drained(one)]:
+            del self._requests[session_id]
 
     def _submit(self, layer: int, chunks: list[Chunk]) -> None:
         for chunk in chunks:
@@ -126,7 +125,6 @@ class _Job:
     cached_tokens: int = 0
     started_s: float = 0.0
     compute_s: float = 0.0
-    is_cancelled: bool = False
     draining: set[int] = field(default_factory=set)
 
     @property
@@ -220,7 +218,6 @@ class PrefillLead:
         if job is not None:
             self.ended += 1
         if running is not None:
-            running.is_cancelled = True
             self._drain(running)
 
     def on_send_done(self, message: SendDone) -> None:
@@ -233,8 +230,18 @@ class PrefillLead:
             del self._draining[message.session_id]
             if job.table is not None:
                 job.table.release()
-            self._tell(CloseSend(session_id=message.session_id))
             self.ended += 1
+
+    def forget_peer(self, address: str) -> None:
+        """Drop all sessions of a decode rank that is gone for good; nobody is left to be told."""
+        for session_id, job in list(self._waiting.items()):
+            if job.request.reply_to == address:
+                del self._waiting[session_id]
+                self.ended += 1
+        for session_id, job in list(self._computing.items()):
+            if job.request.reply_to == address:
+                del self._computing[session_id]
+                self._drain(job)
 
     # -- steps ---------------------------------------------------------------------------
 
@@ -282,8 +289,6 @@ class PrefillLead:
                 self._worker.run(message)
             case CancelSession():
                 self._worker.cancel(message)
-            case CloseSend():
-                self._worker.close(message.session_id)
 
     def _start(self, job: _Job) -> bool:
         hit = self._full_blocks(self._pool.match(job.request.token_ids))

@@ -112,7 +112,7 @@ class Receiving:
         now_s = self._clock.now_s()
         match message:
             case SessionQuiet():
-                self._sessions.on_quiet(message)
+                self._sessions.on_quiet(message, now_s=now_s)
             case SessionFailed():
                 self._sessions.on_failed(message, now_s=now_s)
             case SessionDone():

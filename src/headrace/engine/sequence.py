@@ -50,6 +50,9 @@ class Sequence:
         session_id: Transfer session that fills the blocks, while RECEIVING.
         is_resumed: Was preempted, or could not share its sister's blocks.
         admitted_s: When it last got blocks [s].
+        running_s: When it last began to decode [s].
+        seed: Key of its noise, with the position.
+        ledger: The request's one record.
     """
 
     sequence_id: str
@@ -65,6 +68,7 @@ class Sequence:
     session_id: str = ""
     is_resumed: bool = False
     admitted_s: float = 0.0
+    running_s: float = 0.0
     seed: int = 0
     ledger: Ledger = field(default_factory=Ledger)
 

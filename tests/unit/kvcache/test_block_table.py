@@ -1,4 +1,4 @@
-"""A sequence's next token goes into a block of its own, and nobody's history is ever overwritten."""
+"""A sequence's next token goes into a block of its own; shared blocks are never written."""
 
 import pytest
 

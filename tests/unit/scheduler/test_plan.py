@@ -1,5 +1,8 @@
 """The promises of the step planner, each checked on arbitrary sequences and pools."""
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -173,80 +176,90 @@ def test_the_last_one_waits_for_a_block_and_keeps_its_own():
     assert plan == StepPlan()
 
 
-def plan_of(rows, prompts, max_tokens: int, free_blocks: int) -> StepPlan:
-    return plan_step(
-        rows, prompts, max_prompt_tokens=max_tokens, free_blocks=free_blocks, block_size=SIZE
-    )
+class Step(NamedTuple):
+    """Arguments of one call of the planner."""
+
+    rows: list[Running]
+    prompts: list[PromptWork]
+    max_tokens: int
+    free: int
+
+    def plan(self) -> StepPlan:
+        return plan_step(
+            self.rows,
+            self.prompts,
+            max_prompt_tokens=self.max_tokens,
+            free_blocks=self.free,
+            block_size=SIZE,
+        )
+
+    def taken_back(self, names: Sequence[str]) -> int:
+        work = {each.sequence_id: each for each in (*self.rows, *self.prompts)}
+        return sum(work[name].num_reclaimable_blocks for name in names)
 
 
-steps = {"rows": decoding(), "prompts": prompt_lines(), "max_tokens": budgets, "free": frees}
+steps = st.builds(Step, rows=decoding(), prompts=prompt_lines(), max_tokens=budgets, free=frees)
 
 
-@given(**steps)
-def test_free_blocks_are_never_negative_after_preemption(rows, prompts, max_tokens, free):
-    plan = plan_of(rows, prompts, max_tokens, free)
-    work = {each.sequence_id: each for each in (*rows, *prompts)}
-    taken_back = sum(work[name].num_reclaimable_blocks for name in plan.preempted)
+@given(step=steps)
+def test_free_blocks_are_never_negative_after_preemption(step: Step):
+    plan = step.plan()
+    work = {each.sequence_id: each for each in (*step.rows, *step.prompts)}
     needed = sum(new_blocks(work[each.sequence_id], each.num_tokens) for each in plan.chunks)
-    assert needed <= free + taken_back
+    assert needed <= step.free + step.taken_back(plan.preempted)
 
 
-@given(**steps)
-def test_every_running_sequence_is_decoded_or_preempted_save_a_lone_one(
-    rows, prompts, max_tokens, free
-):
-    plan = plan_of(rows, prompts, max_tokens, free)
+@given(step=steps)
+def test_every_running_sequence_is_decoded_or_preempted_save_a_lone_one(step: Step):
+    plan = step.plan()
     decoded = {chunk.sequence_id for chunk in plan.chunks if chunk.is_decode}
-    left = {row.sequence_id for row in rows} - decoded - set(plan.preempted)
+    left = {row.sequence_id for row in step.rows} - decoded - set(plan.preempted)
     if left:
         assert len(left) == 1
-        assert len(plan.preempted) == len(rows) + len(prompts) - 1
+        assert len(plan.preempted) == len(step.rows) + len(step.prompts) - 1
     assert not decoded & set(plan.preempted)
 
 
-@given(**steps)
-def test_the_newest_are_preempted_first_and_the_oldest_never(rows, prompts, max_tokens, free):
-    plan = plan_of(rows, prompts, max_tokens, free)
-    line = sorted((*rows, *prompts), key=lambda each: -each.order)
+@given(step=steps)
+def test_the_newest_are_preempted_first_and_the_oldest_never(step: Step):
+    plan = step.plan()
+    line = sorted((*step.rows, *step.prompts), key=lambda each: -each.order)
     names = tuple(each.sequence_id for each in line)
     assert plan.preempted == names[: len(plan.preempted)]
     assert len(plan.preempted) < max(1, len(names))
 
 
-@given(**steps)
-def test_nobody_is_preempted_in_vain(rows, prompts, max_tokens, free):
-    plan = plan_of(rows, prompts, max_tokens, free)
+@given(step=steps)
+def test_nobody_is_preempted_in_vain(step: Step):
+    plan = step.plan()
     if not plan.preempted:
         return
-    work = {each.sequence_id: each for each in (*rows, *prompts)}
-    spared = plan.preempted[-1]
-    taken_back = sum(work[name].num_reclaimable_blocks for name in plan.preempted[:-1])
-    stay = [row for row in rows if row.sequence_id not in plan.preempted[:-1]]
+    *before, spared = plan.preempted
+    stay = [row for row in step.rows if row.sequence_id not in before]
     growth = sum(row.num_tokens == row.num_blocks * SIZE for row in stay)
-    assert growth > free + taken_back, f"{spared} could have stayed"
+    assert growth > step.free + step.taken_back(before), f"{spared} could have stayed"
 
 
-@given(**steps)
-def test_something_is_scheduled_whenever_anything_can_be(rows, prompts, max_tokens, free):
-    plan = plan_of(rows, prompts, max_tokens, free)
-    if any(row.num_tokens < row.num_blocks * SIZE for row in rows) or (rows and free):
+@given(step=steps)
+def test_something_is_scheduled_whenever_anything_can_be(step: Step):
+    plan = step.plan()
+    if any(row.num_tokens < row.num_blocks * SIZE for row in step.rows) or (
+        step.rows and step.free
+    ):
         assert plan.chunks
-    if prompts and not rows and (free or new_blocks(prompts[0], 1) == 0):
+    if step.prompts and not step.rows and (step.free or new_blocks(step.prompts[0], 1) == 0):
         assert plan.chunks
 
 
-@given(**steps)
-def test_prompt_tokens_stay_within_the_step(rows, prompts, max_tokens, free):
-    plan = plan_of(rows, prompts, max_tokens, free)
-    assert sum(each.num_tokens for each in plan.chunks if not each.is_decode) <= max_tokens
+@given(step=steps)
+def test_prompt_tokens_stay_within_the_step(step: Step):
+    plan = step.plan()
+    assert sum(each.num_tokens for each in plan.chunks if not each.is_decode) <= step.max_tokens
     kinds = [chunk.is_decode for chunk in plan.chunks]
     assert kinds == sorted(kinds, reverse=True), "decode rows come first"
 
 
-@given(**steps)
-def test_the_plan_does_not_depend_on_the_order_in_which_sequences_are_given(
-    rows, prompts, max_tokens, free
-):
-    assert plan_of(rows, prompts, max_tokens, free) == plan_of(
-        rows[::-1], prompts[::-1], max_tokens, free
-    )
+@given(step=steps)
+def test_the_plan_does_not_depend_on_the_order_in_which_sequences_are_given(step: Step):
+    turned = step._replace(rows=step.rows[::-1], prompts=step.prompts[::-1])
+    assert turned.plan() == step.plan()

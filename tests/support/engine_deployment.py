@@ -1,4 +1,4 @@
-"""A whole deployment as threads of one process: every rank runs ``run_rank``, nothing is faked.
+"""A whole deployment, its ranks threads of this process or processes of their own: nothing faked.
 
 The test is supervisor and edge at once: it starts the ranks, tells them of each other, submits
 requests and collects outputs over the same control sockets as the real ones.
@@ -6,13 +6,16 @@ requests and collects outputs over the same control sockets as the real ones.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -44,8 +47,8 @@ START_TIMEOUT_S = 60.0
 REPLY_TIMEOUT_S = 60.0
 
 
-class ThreadDeployment:
-    """Replicas of the given shardings, all in this process.
+class EngineDeployment:
+    """Replicas of the given shardings on this machine.
 
     Args:
         model: Model folder or ``replay:FILE``.
@@ -53,6 +56,7 @@ class ThreadDeployment:
         prefill: Sharding of the prefill replica.
         engine: Knobs of the decode ranks, and of the prefill ranks without ``prefill_engine``.
         prefill_engine: Knobs of the prefill ranks.
+        as_processes: One process a rank, as in production; threads of this one otherwise.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class ThreadDeployment:
         prefill: Sharding | None = None,
         engine: EngineConfig | None = None,
         prefill_engine: EngineConfig | None = None,
+        as_processes: bool = False,
     ) -> None:
         self.outputs: defaultdict[str, list[Output]] = defaultdict(list)
         self.heartbeats: dict[tuple[str, int], Heartbeat] = {}
@@ -78,7 +83,9 @@ class ThreadDeployment:
         self._key = secrets.token_hex(16)
         self._address = f"ipc://{self._run_dir}/edge"
         self._control = ControlSocket(self._address, Codec(bytes.fromhex(self._key)))
+        self._as_processes = as_processes
         self._threads: list[threading.Thread] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._errors: list[BaseException] = []
         self.specs = self._make_specs()
         self._next_id = 0
@@ -104,12 +111,10 @@ class ThreadDeployment:
             for rank in range(sharding.num_ranks)
         ]
 
-    def __enter__(self) -> ThreadDeployment:
+    def __enter__(self) -> EngineDeployment:
         self._control.open()
         for spec in self.specs:
-            thread = threading.Thread(target=self._run, args=(spec,), name=spec.name, daemon=True)
-            thread.start()
-            self._threads.append(thread)
+            self._start(spec)
         ready: dict[tuple[str, int], Ready] = {}
         self._pump_until(lambda: len(ready) == len(self.specs), START_TIMEOUT_S, ready=ready)
         self.announce()
@@ -125,12 +130,14 @@ class ThreadDeployment:
             self._control.send(spec.address, Shutdown())
         for thread in self._threads:
             thread.join(START_TIMEOUT_S)
+        codes = [self._end(process) for process in self._processes]
         alive = [thread.name for thread in self._threads if thread.is_alive()]
         self._control.close()
         shutil.rmtree(self._run_dir)
         left = [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(self._id)]
         if error is None:
             assert alive == [], f"ranks that did not stop: {alive}"
+            assert not any(codes), f"exit codes of the ranks: {codes}"
             assert left == [], f"segments left behind: {left}"
             assert self._errors == [], self._errors
 
@@ -215,7 +222,7 @@ class ThreadDeployment:
         ]
         return self.finish(*ids)
 
-    def wait_for(self, condition: object, timeout_s: float = REPLY_TIMEOUT_S) -> None:
+    def wait_for(self, condition: Callable[[], bool], timeout_s: float = REPLY_TIMEOUT_S) -> None:
         """Pump messages until ``condition()`` holds."""
         self._pump_until(condition, timeout_s)
 
@@ -231,6 +238,31 @@ class ThreadDeployment:
 
         self._pump_until(is_idle, REPLY_TIMEOUT_S)
 
+    def _start(self, spec: LaunchSpec) -> None:
+        if not self._as_processes:
+            thread = threading.Thread(target=self._run, args=(spec,), name=spec.name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+            return
+        source = Path(__file__).parents[2] / "src"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "headrace.engine"],
+            stdin=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": str(source)},
+        )
+        assert process.stdin is not None
+        process.stdin.write(spec.to_json())
+        process.stdin.close()
+        self._processes.append(process)
+
+    @staticmethod
+    def _end(process: subprocess.Popen[bytes]) -> int:
+        try:
+            return process.wait(START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.wait()
+
     def _run(self, spec: LaunchSpec) -> None:
         try:
             run_rank(spec)
@@ -242,7 +274,7 @@ class ThreadDeployment:
 
     def _pump_until(
         self,
-        condition: object,
+        condition: Callable[[], bool],
         timeout_s: float,
         *,
         ready: dict[tuple[str, int], Ready] | None = None,

@@ -1,0 +1,365 @@
+"""One decode rank and one prefill replica in a single thread, on a scripted network and clock.
+
+Everything is the engine's own but three things: the model (the replay back end), the network
+(``transfer.fake``) and the control plane (a mailbox per address). Nothing moves unless ``turn``
+is called, so every interleaving is repeatable.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from headrace.core.launch import EngineConfig
+from headrace.core.layouts import CacheLayout, KvSchema
+from headrace.core.messages import (
+    Abort,
+    CancelSession,
+    Heartbeat,
+    Message,
+    OpenSend,
+    Output,
+    Outputs,
+    PrefillRequest,
+    RankInfo,
+    ReplicaInfo,
+    RunStep,
+    SendDone,
+    Submit,
+    Topology,
+)
+from headrace.core.requests import SamplingParams
+from headrace.core.sharding import Role, Sharding, split_range
+from headrace.engine.decode import DecodeRank
+from headrace.engine.emitter import Emitter
+from headrace.engine.prefill import PrefillLead, PrefillWorker
+from headrace.engine.receiving import Receiving
+from headrace.engine.replay import ReplayBackend, Script
+from headrace.engine.stepper import Stepper
+from headrace.kvcache.pool import BlockPool
+from headrace.scheduler.admission import Limits
+from headrace.transfer.engine import TransferEngine
+from headrace.transfer.fake import FakeNetwork, FakeTransport
+from headrace.transfer.fake import Script as NetworkScript
+from headrace.transfer.sender import SendSessions
+from tests.support.text_tokenizers import byte_tokenizer
+
+NUM_KV_HEADS = 4
+SCHEMAS = (KvSchema(num_kv_heads=NUM_KV_HEADS, head_dim=2, dtype="float32"),) * 2
+VOCAB_SIZE = 261
+EOS = 258
+
+
+class ManualClock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.time_s = 0.0
+
+    def now_s(self) -> float:
+        return self.time_s
+
+
+def make_backend(
+    layout: CacheLayout, buffer: memoryview, scripts: Sequence[Script]
+) -> ReplayBackend:
+    """Return a replay back end attached to a region."""
+    backend = ReplayBackend(
+        scripts,
+        vocab_size=VOCAB_SIZE,
+        eos_token_id=EOS,
+        schemas=layout.layers,
+        heads=layout.heads,
+    )
+    backend.attach(buffer, num_blocks=layout.num_blocks, block_size=layout.block_size)
+    return backend
+
+
+@dataclass(slots=True)
+class PrefillRank:
+    """One rank of the prefill replica."""
+
+    transfer: TransferEngine
+    worker: PrefillWorker
+    senders: SendSessions
+
+
+@dataclass(kw_only=True)
+class World:
+    """See the module. ``tp`` 0 makes the decode rank a ``mono`` one."""
+
+    tp: int = 2
+    num_blocks: int = 32
+    prefill_blocks: int = 32
+    config: EngineConfig = field(default_factory=EngineConfig)
+    scripts: Sequence[Script] = (Script(tokens=[65 + index % 26 for index in range(200)]),)
+    network_script: NetworkScript = field(default_factory=NetworkScript)
+    max_model_tokens: int = 4096
+
+    def __post_init__(self) -> None:
+        self.clock = ManualClock()
+        self.mail: defaultdict[str, list[Message]] = defaultdict(list)
+        self.sent: list[tuple[str, Message]] = []
+        self.outputs: defaultdict[str, list[Output]] = defaultdict(list)
+        self.network = FakeNetwork(self.network_script)
+        self.prefill: list[PrefillRank] = []
+        self.lead: PrefillLead | None = None
+        self._make_decode()
+        if self.tp:
+            self._make_prefill()
+            self.announce()
+
+    def send(self, address: str, message: Message) -> None:
+        self.sent.append((address, message))
+        self.mail[address].append(message)
+
+    # -- making --------------------------------------------------------------------------
+
+    def layout(self, num_blocks: int, heads: range = range(NUM_KV_HEADS)) -> CacheLayout:
+        return CacheLayout(
+            layers=SCHEMAS,
+            first_head=heads.start,
+            num_heads=len(heads),
+            num_blocks=num_blocks,
+            block_size=self.config.block_size,
+        )
+
+    def _pool(self, num_blocks: int) -> BlockPool:
+        return BlockPool(
+            num_blocks,
+            self.config.block_size,
+            pinned_fraction=self.config.pinned_fraction,
+            prefix_cache=self.config.prefix_cache,
+        )
+
+    def _make_decode(self) -> None:
+        self.transfer = self._engine("decode", rank=0)
+        layout = self.layout(self.num_blocks)
+        self.region, descriptor = self.transfer.allocate(layout)
+        self.pool = self._pool(self.num_blocks)
+        self.receiving = None
+        if self.tp:
+            self.receiving = Receiving(
+                engine=self.transfer,
+                region=descriptor,
+                name="decode.1",
+                address="decode",
+                send=self.send,
+                clock=self.clock,
+                timeout_s=self.config.session_timeout_s,
+            )
+        self.backend = make_backend(layout, self.region.buffer, self.scripts)
+        self.rank = DecodeRank(
+            config=self.config,
+            pool=self.pool,
+            stepper=Stepper(self.backend),
+            receiving=self.receiving,
+            emitter=Emitter(
+                rank=0,
+                eos_token_ids=(EOS,),
+                max_model_tokens=self.max_model_tokens,
+                send=self.send,
+            ),
+            tokenizer=byte_tokenizer(),
+            clock=self.clock,
+            limits=Limits(
+                max_model_tokens=self.max_model_tokens,
+                num_blocks=self.num_blocks,
+                block_size=self.config.block_size,
+                max_sequences=self.config.max_sequences,
+            ),
+        )
+
+    def _make_prefill(self) -> None:
+        layouts = [
+            self.layout(self.prefill_blocks, split_range(NUM_KV_HEADS, self.tp, rank))
+            for rank in range(self.tp)
+        ]
+        self.prefill_pool = self._pool(self.prefill_blocks)
+        for rank, layout in enumerate(layouts):
+            transfer = self._engine(f"prefill{rank}", rank=rank)
+            region, _ = transfer.allocate(layout)
+            senders = SendSessions(
+                transfer,
+                region=region,
+                sources=layouts,
+                rank=rank,
+                generation=1,
+                lead_address="prefill0",
+            )
+            worker = PrefillWorker(
+                backend=make_backend(layout, region.buffer, self.scripts),
+                senders=senders,
+                send=self.send,
+            )
+            self.prefill.append(PrefillRank(transfer, worker, senders))
+        self.lead = PrefillLead(
+            config=self.config,
+            worker=self.prefill[0].worker,
+            pool=self.prefill_pool,
+            num_ranks=self.tp,
+            generation=1,
+            tell_followers=self._tell_followers,
+            send=self.send,
+            clock=self.clock,
+        )
+
+    def _engine(self, name: str, *, rank: int) -> TransferEngine:
+        transport = FakeTransport(self.network, name=name, rank=rank, generation=1)
+        engine = TransferEngine(transport, rank=rank, generation=1)
+        engine.open()
+        return engine
+
+    def _tell_followers(self, message: Message) -> None:
+        for rank in range(1, self.tp):
+            self.send(f"prefill{rank}", message)
+
+    def announce(self, *, with_prefill: bool = True) -> None:
+        """Tell the decode rank who is there."""
+        ranks = [
+            RankInfo(rank=rank, generation=1, address=f"prefill{rank}") for rank in range(self.tp)
+        ]
+        replica = ReplicaInfo(
+            name="prefill", role=Role.PREFILL, sharding=Sharding(tp=self.tp), ranks=ranks
+        )
+        if self.receiving is not None:
+            self.receiving.on_topology(Topology(replicas=[replica] if with_prefill else []))
+
+    # -- running -------------------------------------------------------------------------
+
+    def submit(
+        self,
+        prompt_ids: Sequence[int],
+        params: SamplingParams | None = None,
+        *,
+        num_choices: int = 1,
+        request_id: str = "",
+        deadline_s: float = 30.0,
+        **settings: object,
+    ) -> str:
+        """Give the decode rank a request; greedy unless ``params`` says otherwise."""
+        request_id = request_id or f"r{len(self.outputs)}"
+        settings = {"max_tokens": 8, "temperature": 0.0} | settings
+        self.outputs[request_id] = []
+        self.rank.submit(
+            Submit(
+                request_id=request_id,
+                reply_to="edge",
+                prompt_ids=list(prompt_ids),
+                params=params or msgspec.convert(settings, SamplingParams),
+                num_choices=num_choices,
+                prefill_replica="prefill" if self.tp else "",
+                deadline_s=deadline_s,
+            )
+        )
+        return request_id
+
+    def abort(self, request_id: str) -> None:
+        self.rank.abort(Abort(request_id=request_id))
+
+    def turn(self, *, seconds: float = 0.0, prefill: bool = True) -> None:
+        """Let everybody do what their loops do once."""
+        self.clock.time_s += seconds
+        if prefill and self.lead is not None:
+            self._turn_prefill(self.lead)
+        self.network.pump()
+        self._turn_decode()
+        for message in self.mail.pop("edge", []):
+            assert isinstance(message, Outputs)
+            for output in message.outputs:
+                self.outputs[output.request_id].append(output)
+
+    def _turn_decode(self) -> None:
+        for message in self.mail.pop("decode", []):
+            assert self.receiving is not None
+            self.receiving.on_message(message)
+        if self.receiving is not None:
+            self.receiving.poll()
+        self.rank.advance()
+        if self.rank.wants_step:
+            self.rank.step()
+
+    def _turn_prefill(self, lead: PrefillLead) -> None:
+        self._take_lead_mail(lead)
+        for rank in self.prefill:
+            rank.transfer.poll()
+            rank.worker.poll()
+        lead.advance()
+        if lead.wants_step:
+            lead.step()
+        for number in range(1, self.tp):
+            for message in self.mail.pop(f"prefill{number}", []):
+                self._take_follower(self.prefill[number].worker, message)
+
+    def _take_lead_mail(self, lead: PrefillLead) -> None:
+        for message in self.mail.pop("prefill0", []):
+            match message:
+                case PrefillRequest():
+                    lead.on_request(message)
+                case CancelSession():
+                    lead.on_cancel(message)
+                case SendDone():
+                    lead.on_send_done(message)
+                case _:
+                    raise AssertionError(message)
+
+    def _take_follower(self, worker: PrefillWorker, message: Message) -> None:
+        match message:
+            case OpenSend():
+                worker.open(message)
+            case RunStep():
+                worker.run(message)
+            case CancelSession():
+                worker.cancel(message)
+            case _:
+                raise AssertionError(message)
+
+    def heartbeat(self, rank: int, progress: int) -> None:
+        """Deliver a sign of life of a prefill rank."""
+        info = RankInfo(rank=rank, generation=1, address=f"prefill{rank}")
+        self.mail["decode"].append(
+            Heartbeat(replica="prefill", info=info, progress=progress, has_work=True)
+        )
+
+    def run(self, *request_ids: str, num_choices: int = 1, max_turns: int = 2000) -> None:
+        """Turn until the requests ended."""
+        for _ in range(max_turns):
+            if all(self.num_ended(one) >= num_choices for one in request_ids):
+                return
+            self.turn()
+        raise AssertionError(f"no end after {max_turns} turns: {dict(self.outputs)}")
+
+    def settle(self, turns: int = 20) -> None:
+        """Turn a little longer, so that cancelled sessions drain."""
+        for _ in range(turns):
+            self.turn()
+
+    def num_ended(self, request_id: str) -> int:
+        return sum(out.finish_reason is not None for out in self.outputs[request_id])
+
+    def tokens(self, request_id: str, choice: int = 0) -> list[int]:
+        outputs = self.outputs[request_id]
+        return [token for out in outputs if out.choice == choice for token in out.token_ids]
+
+    def text(self, request_id: str, choice: int = 0) -> str:
+        return "".join(out.text for out in self.outputs[request_id] if out.choice == choice)
+
+    def last(self, request_id: str, choice: int = 0) -> Output:
+        (end,) = [
+            out
+            for out in self.outputs[request_id]
+            if out.choice == choice and out.finish_reason is not None
+        ]
+        return end
+
+    def check_idle(self) -> None:
+        """Every block is back, on both sides, and nobody waits."""
+        for pool in (self.pool, *([self.prefill_pool] if self.tp else [])):
+            pool.check_invariants()
+            assert pool.is_idle, (pool.num_free, pool.num_blocks, pool.num_quarantined)
+        assert not self.rank.has_work
+        assert self.receiving is None or len(self.receiving) == 0
+        assert self.lead is None or not self.lead.has_work
