@@ -1,15 +1,15 @@
 """The transfer plan: which bytes of which source rank go where on which destination rank.
 
-A pure function of the cache layouts, the block ids and a token range. A plan is three small
-things: who sends which head (``owners``), which token slots go together (``spans``), and how rows
-and layers are laid out; the fragments of a (source, destination, layer) are their outer sum, so a
-layer costs two additions. There is never a Python object per fragment.
+A pure function of the cache layouts, the block ids and a token range. Everything but the last
+step is counted in token slots: a head's row is ``num_blocks * block_size`` slots, a layer is its K
+rows and then its V rows, and so a pair of ranks has one pattern of slots for all layers, whatever
+their dtypes and widths. A layer's fragments are the pattern times its bytes per token, shifted to
+its area. There is never a Python object per fragment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, groupby
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from headrace.transfer.spans import BlockRun, Spans, cut_spans, join_runs
 class TransferPlan:
     """Fragments of one token range between all pairs of ranks, made on demand.
 
-    Build it with ``plan_transfer``. Not changed by anything but its own caches; usable from one
-    thread at a time.
+    Build it with ``plan_transfer``. Changed by nothing but its own caches; used by one thread at
+    a time.
 
     Attributes:
         sources: Layout of each source rank.
@@ -36,7 +36,8 @@ class TransferPlan:
         start: First position carried.
         stop: Position after the last one carried.
         owners: Heads sent, by (source rank, destination rank).
-        spans: Token slots that go together, common to all heads and layers.
+        spans: Slots of one row that go together, common to all heads and layers.
+        token_bytes: Bytes of one token's K (or V) of one head, by layer.
     """
 
     def __init__(
@@ -59,11 +60,11 @@ class TransferPlan:
         self.stop = stop
         self.owners = owners
         self.spans = spans
-        self.token_bytes = [schema.token_bytes for schema in targets[0].layers]
-        self._patterns: dict[tuple[int, int, int], Fragments] = {}
-        self._layers: dict[tuple[int, int], list[Fragments]] = {}
-        # A layer's area begins at (row slots of the layout) x (token bytes of the layers before).
-        self._bytes_before = list(accumulate(self.token_bytes, initial=0))
+        widths = [schema.token_bytes for schema in targets[0].layers]
+        self.token_bytes = np.array(widths, np.int64)
+        self._bytes_before = np.cumsum(self.token_bytes) - self.token_bytes
+        self._patterns: dict[tuple[int, int], Fragments] = {}
+        self._layers: dict[tuple[int, int], Fragments] = {}
 
     @property
     def num_layers(self) -> int:
@@ -74,26 +75,26 @@ class TransferPlan:
         """Return what ``source_rank`` writes to ``target_rank`` for one layer; may be empty.
 
         Cost:
-            A look-up; a pair's layers are all made at its first call.
+            Three views; all layers of a pair are made at its first call.
         """
+        layers = self.all_layers(source_rank, target_rank)
+        return Fragments(
+            layers.source_offsets[layer], layers.target_offsets[layer], layers.num_bytes[layer]
+        )
+
+    def all_layers(self, source_rank: int, target_rank: int) -> Fragments:
+        """Return a pair's fragments of all layers: int64 arrays of [layers, fragments]."""
         pair = (source_rank, target_rank)
         if pair not in self._layers:
             self._layers[pair] = self._make_layers(source_rank, target_rank)
-        return self._layers[pair][layer]
+        return self._layers[pair]
 
-    def pattern(self, source_rank: int, target_rank: int, token_bytes: int) -> Fragments:
-        """Return a pair's fragments relative to the start of a layer's area.
-
-        All layers whose tokens have ``token_bytes`` bytes share it.
-        """
-        key = (source_rank, target_rank, token_bytes)
-        if key not in self._patterns:
-            self._patterns[key] = self._make_pattern(*key)
-        return self._patterns[key]
-
-    def layer_offset(self, layout: CacheLayout, layer: int) -> int:
-        """Return ``layout.layer_offset(layer)`` without walking the layers again."""
-        return _area_slots(layout) * self._bytes_before[layer]
+    def pattern(self, source_rank: int, target_rank: int) -> Fragments:
+        """Return a pair's fragments of any layer, counted in token slots instead of bytes."""
+        pair = (source_rank, target_rank)
+        if pair not in self._patterns:
+            self._patterns[pair] = self._make_pattern(source_rank, target_rank)
+        return self._patterns[pair]
 
     def prove(self) -> TransferPlan:
         """Check the fragments against the layouts themselves; see ``proof.prove_plan``.
@@ -107,35 +108,25 @@ class TransferPlan:
         prove_plan(self)
         return self
 
-    def _make_layers(self, source_rank: int, target_rank: int) -> list[Fragments]:
-        layers: list[Fragments] = []
-        for token_bytes, run in groupby(self.token_bytes):
-            first, stop = len(layers), len(layers) + len(list(run))
-            pattern = self.pattern(source_rank, target_rank, token_bytes)
-            before = np.array(self._bytes_before[first:stop], np.int64)
-            source_areas = before * _area_slots(self.sources[source_rank])
-            target_areas = before * _area_slots(self.targets[target_rank])
-            layers += [
-                Fragments(source_offsets, target_offsets, pattern.num_bytes)
-                for source_offsets, target_offsets in zip(
-                    np.add.outer(source_areas, pattern.source_offsets),
-                    np.add.outer(target_areas, pattern.target_offsets),
-                    strict=True,
-                )
-            ]
-        return layers
+    def _make_layers(self, source_rank: int, target_rank: int) -> Fragments:
+        pattern = self.pattern(source_rank, target_rank)
+        source_offsets = np.multiply.outer(self.token_bytes, pattern.source_offsets)
+        target_offsets = np.multiply.outer(self.token_bytes, pattern.target_offsets)
+        before = self._bytes_before[:, None]
+        source_offsets += before * _area_slots(self.sources[source_rank])
+        target_offsets += before * _area_slots(self.targets[target_rank])
+        num_bytes = np.multiply.outer(self.token_bytes, pattern.num_bytes)
+        return Fragments(source_offsets, target_offsets, num_bytes)
 
-    def _make_pattern(self, source_rank: int, target_rank: int, token_bytes: int) -> Fragments:
+    def _make_pattern(self, source_rank: int, target_rank: int) -> Fragments:
         heads = np.array(self.owners.get((source_rank, target_rank), ()), np.int64)
-        source_rows = _row_offsets(self.sources[source_rank], heads, token_bytes)
-        target_rows = _row_offsets(self.targets[target_rank], heads, token_bytes)
-        spans = self.spans
-        shape = (len(source_rows), len(spans.num_tokens))
+        source_rows = _row_slots(self.sources[source_rank], heads)
+        target_rows = _row_slots(self.targets[target_rank], heads)
         return Fragments(
             *join_runs(
-                np.add.outer(source_rows, spans.source_slots * token_bytes).ravel(),
-                np.add.outer(target_rows, spans.target_slots * token_bytes).ravel(),
-                np.broadcast_to(spans.num_tokens * token_bytes, shape).ravel(),
+                np.add.outer(source_rows, self.spans.source_slots).ravel(),
+                np.add.outer(target_rows, self.spans.target_slots).ravel(),
+                np.tile(self.spans.num_tokens, len(source_rows)),
             )
         )
 
@@ -205,7 +196,7 @@ def _area_slots(layout: CacheLayout) -> int:
     return 2 * layout.num_heads * layout.num_blocks * layout.block_size
 
 
-def _row_offsets(layout: CacheLayout, heads: Int64s, token_bytes: int) -> Int64s:
-    """Byte offset, in a layer's area, of each (K or V, head) row: K rows first."""
+def _row_slots(layout: CacheLayout, heads: Int64s) -> Int64s:
+    """First slot, in a layer, of each (K or V, head) row: K rows first."""
     rows = np.concatenate((heads, heads + layout.num_heads)) - layout.first_head
-    return rows * (layout.num_blocks * layout.block_size * token_bytes)
+    return rows * (layout.num_blocks * layout.block_size)

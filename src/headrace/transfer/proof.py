@@ -1,13 +1,13 @@
 """The proof that a transfer plan carries: checked from the layouts, not from how it was made.
 
-The fragments of a layer are the fragments of its pattern, shifted to the layer's area. So the
-proof has three parts, each vectorised:
+A layer's fragments are one pattern of token slots, times the layer's bytes per token, shifted to
+the layer's area. So the proof has three parts, each vectorised:
 
-1. areas: every pattern stays inside its layer's area, and areas do not overlap;
-2. coverage: the destination bytes written, sorted, do not overlap, and joined they are exactly
-   the bytes of the range in all rows of the destination;
-3. origin: every fragment is cut where either side may change block, and each piece must come from
-   the address where the source keeps the same K or V, head and position.
+1. coverage: the destination slots written, sorted, do not overlap, and joined they are exactly
+   the slots of the range in all rows of the destination;
+2. origin: every fragment is cut where either side may change block, and each piece must come from
+   the slot where the source keeps the same K or V, head and position;
+3. layers: the byte offsets of every layer are that pattern in the layer's own area.
 """
 
 from __future__ import annotations
@@ -30,59 +30,41 @@ def prove_plan(plan: TransferPlan) -> None:
     """Show that a plan writes each byte of its range once, from the right place, and no other.
 
     Raises:
-        TransferError: Names the first byte or fragment at fault.
+        TransferError: Names the first slot, fragment or layer at fault.
 
     Cost:
-        A few dozen numpy calls per pair of ranks and kind of layer, over the fragments of one
-        layer.
+        A few dozen numpy calls per destination rank over the fragments of one layer, and three
+        comparisons per pair of ranks over those of all layers.
     """
-    for layout in (*plan.sources, *plan.targets):
-        _prove_areas(plan, layout)
-    for token_bytes in sorted(set(plan.token_bytes)):
-        for target in range(len(plan.targets)):
-            _prove_target(plan, target, token_bytes)
+    for target in range(len(plan.targets)):
+        senders = [rank for rank in range(len(plan.sources)) if (rank, target) in plan.owners]
+        patterns = [plan.pattern(source, target) for source in senders]
+        written = Fragments(
+            np.concatenate([pattern.source_offsets for pattern in patterns]),
+            np.concatenate([pattern.target_offsets for pattern in patterns]),
+            np.concatenate([pattern.num_bytes for pattern in patterns]),
+        )
+        sender = np.repeat(senders, [len(pattern.num_bytes) for pattern in patterns])
+        _prove_coverage(plan, target, written)
+        _prove_origin(plan, target, written=written, sender=sender)
+        for source in senders:
+            _prove_layers(plan, source, target)
 
 
-def _prove_areas(plan: TransferPlan, layout: CacheLayout) -> None:
-    starts = [plan.layer_offset(layout, layer) for layer in range(plan.num_layers)]
-    area = 2 * layout.num_heads * layout.num_blocks * layout.block_size
-    ends = [
-        start + area * token_bytes
-        for start, token_bytes in zip(starts, plan.token_bytes, strict=True)
-    ]
-    if starts[:1] != [0][: len(starts)] or starts[1:] != ends[:-1]:
-        raise TransferError(f"plan places the layers of {layout} where the layout does not")
-
-
-def _prove_target(plan: TransferPlan, target: int, token_bytes: int) -> None:
-    senders = [source for source in range(len(plan.sources)) if (source, target) in plan.owners]
-    patterns = [plan.pattern(source, target, token_bytes) for source in senders]
-    written = Fragments(
-        np.concatenate([pattern.source_offsets for pattern in patterns]),
-        np.concatenate([pattern.target_offsets for pattern in patterns]),
-        np.concatenate([pattern.num_bytes for pattern in patterns]),
-    )
-    sender = np.repeat(senders, [len(pattern.num_bytes) for pattern in patterns])
-    _prove_coverage(plan, target, token_bytes, written)
-    _prove_origin(plan, target, token_bytes, written=written, sender=sender)
-
-
-def _prove_coverage(plan: TransferPlan, target: int, token_bytes: int, written: Fragments) -> None:
+def _prove_coverage(plan: TransferPlan, target: int, written: Fragments) -> None:
     order = np.argsort(written.target_offsets)
-    offsets, lengths = written.target_offsets[order], written.num_bytes[order]
-    twice = offsets[1:] < offsets[:-1] + lengths[:-1]
+    slots, lengths = written.target_offsets[order], written.num_bytes[order]
+    twice = slots[1:] < slots[:-1] + lengths[:-1]
     if twice.any():
-        byte = offsets[1:][twice][0]
-        raise TransferError(f"plan writes byte {byte} of destination rank {target} twice")
+        slot = slots[1:][twice][0]
+        raise TransferError(f"plan writes token slot {slot} of destination rank {target} twice")
     want = _expected_runs(plan.target, plan.targets[target], plan.start, plan.stop)
-    _, came_offsets, came_lengths = join_runs(offsets, offsets, lengths)
-    _, want_offsets, want_lengths = join_runs(*(part * token_bytes for part in want))
-    if not (
-        np.array_equal(came_offsets, want_offsets) and np.array_equal(came_lengths, want_lengths)
-    ):
+    _, came_slots, came_lengths = join_runs(slots, slots, lengths)
+    _, want_slots, want_lengths = join_runs(*want)
+    if not (np.array_equal(came_slots, want_slots) and np.array_equal(came_lengths, want_lengths)):
         raise TransferError(
-            f"plan writes {lengths.sum()} bytes per layer to destination rank {target}, in other "
-            f"places than the {want_lengths.sum()} bytes of tokens [{plan.start}, {plan.stop})"
+            f"plan writes {lengths.sum()} token slots per layer to destination rank {target}, in "
+            f"other places than the {want_lengths.sum()} of tokens [{plan.start}, {plan.stop})"
         )
 
 
@@ -102,38 +84,49 @@ def _expected_runs(
 
 
 def _prove_origin(
-    plan: TransferPlan,
-    target_rank: int,
-    token_bytes: int,
-    *,
-    written: Fragments,
-    sender: Int64s,
+    plan: TransferPlan, target_rank: int, *, written: Fragments, sender: Int64s
 ) -> None:
-    """Check the source address of every piece; coverage has already been shown.
+    """Check the source slot of every piece; coverage has already been shown.
 
-    Blocks of both sides begin at multiples of ``unit`` bytes of their rows. Where source and
-    destination offsets agree modulo ``unit``, no border of either side lies inside a piece, so
-    that both addresses run on linearly and checking a piece's first byte checks all of it.
+    Blocks of both sides begin at multiples of ``unit`` slots of their rows. Where source and
+    destination agree modulo ``unit``, no border of either side lies inside a piece, so that both
+    run on linearly and checking a piece's first slot checks all of it.
     """
     target = plan.targets[target_rank]
-    unit = math.gcd(plan.source.block_size, plan.target.block_size) * token_bytes
+    unit = math.gcd(plan.source.block_size, plan.target.block_size)
     if ((written.source_offsets - written.target_offsets) % unit).any():
         raise TransferError("plan has a fragment that starts at different slots of its blocks")
-    fragment, byte = _cut(written, unit)
-    row, within = np.divmod(byte, target.num_blocks * target.block_size * token_bytes)
+    fragment, slot = _cut(written, unit)
+    row, within = np.divmod(slot, target.num_blocks * target.block_size)
     kv, head = np.divmod(row, target.num_heads)
-    slots = plan.source.slots(_positions(plan, within // token_bytes))
     first_head, num_heads, row_slots = _rows_of(plan.sources)[:, sender[fragment]]
     head += target.first_head - first_head
-    want = ((kv * num_heads + head) * row_slots + slots) * token_bytes
-    came = written.source_offsets[fragment] + byte - written.target_offsets[fragment]
-    wrong = (came != want) | (head < 0) | (head >= num_heads) | (within % token_bytes != 0)
+    want = (kv * num_heads + head) * row_slots + plan.source.slots(_positions(plan, within))
+    came = written.source_offsets[fragment] + slot - written.target_offsets[fragment]
+    wrong = (came != want) | (head < 0) | (head >= num_heads)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         raise TransferError(
-            f"plan reads byte {came[at]} of source rank {sender[fragment[at]]} for byte "
-            f"{byte[at]} of destination rank {target_rank}: expected byte {want[at]}"
+            f"plan reads token slot {came[at]} of source rank {sender[fragment[at]]} for slot "
+            f"{slot[at]} of destination rank {target_rank}: expected slot {want[at]}"
         )
+
+
+def _prove_layers(plan: TransferPlan, source: int, target: int) -> None:
+    pattern, layers = plan.pattern(source, target), plan.all_layers(source, target)
+    for layout, slots, offsets in (
+        (plan.sources[source], pattern.source_offsets, layers.source_offsets),
+        (plan.targets[target], pattern.target_offsets, layers.target_offsets),
+    ):
+        num_slots = 2 * layout.num_heads * layout.num_blocks * layout.block_size
+        # Counted back from where each area ends, which is where the next one begins.
+        want = np.multiply.outer(plan.token_bytes, slots - num_slots)
+        want += np.cumsum(plan.token_bytes * num_slots)[:, None]
+        if not np.array_equal(want, offsets) or (slots < 0).any() or (slots >= num_slots).any():
+            raise TransferError(f"plan places the layers of {layout} where the layout does not")
+    want = np.multiply.outer(plan.token_bytes, pattern.num_bytes)
+    if not np.array_equal(want, layers.num_bytes):
+        raise TransferError(f"plan has fragments of other lengths from {source} to {target}")
 
 
 def _rows_of(layouts: tuple[CacheLayout, ...]) -> Int64s:
@@ -142,7 +135,7 @@ def _rows_of(layouts: tuple[CacheLayout, ...]) -> Int64s:
 
 
 def _positions(plan: TransferPlan, slots: Int64s) -> Int64s:
-    """Return the position that each destination slot holds."""
+    """Return the position that each destination slot of a row holds."""
     size = plan.target.block_size
     first = plan.start // size
     used = plan.target.blocks[first : -(-plan.stop // size)]
@@ -151,11 +144,11 @@ def _positions(plan: TransferPlan, slots: Int64s) -> Int64s:
     return (order[np.searchsorted(used[order], block)] + first) * size + within
 
 
-def _cut(pattern: Fragments, unit: int) -> tuple[Int64s, Int64s]:
-    """Return each piece's fragment and first destination byte, cut at multiples of ``unit``."""
-    first = pattern.target_offsets // unit
-    count = (pattern.target_offsets + pattern.num_bytes - 1) // unit - first + 1
+def _cut(written: Fragments, unit: int) -> tuple[Int64s, Int64s]:
+    """Return each piece's fragment and first destination slot, cut at multiples of ``unit``."""
+    first = written.target_offsets // unit
+    count = (written.target_offsets + written.num_bytes - 1) // unit - first + 1
     fragment = np.repeat(np.arange(len(count)), count)
     before = np.cumsum(count) - count
     cell = first[fragment] + np.arange(len(fragment)) - before[fragment]
-    return fragment, np.maximum(cell * unit, pattern.target_offsets[fragment])
+    return fragment, np.maximum(cell * unit, written.target_offsets[fragment])
