@@ -1,0 +1,44 @@
+"""What the operator sets is checked once, and the checkpoint's sampling values are read."""
+
+import pytest
+
+from headrace.core.errors import CheckpointError, ConfigError
+from headrace.serving.openai.config import SamplingDefaults, ServingConfig
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"port": 70000}, "port=70000"),
+        ({"api_keys": ("a", "")}, "an empty key would let everybody in"),
+        ({"max_requests": 0}, "max_requests=0"),
+        ({"max_body_mib": 0}, "max_body_mib=0"),
+    ],
+    ids=["port", "key", "requests", "body"],
+)
+def test_settings_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        ServingConfig(**values)  # type: ignore[arg-type]
+
+
+def test_the_checkpoint_decides_what_a_request_leaves_out() -> None:
+    released = {
+        "do_sample": True,
+        "temperature": 0.6,
+        "top_k": 20,
+        "top_p": 0.95,
+        "eos_token_id": [151645, 151643],
+    }
+    defaults = SamplingDefaults.from_generation_config(released)
+    assert defaults == SamplingDefaults(temperature=0.6, top_k=20, top_p=0.95)
+
+
+def test_a_greedy_checkpoint_is_sampled_greedily() -> None:
+    assert SamplingDefaults.from_generation_config({"do_sample": False}).temperature == 0.0
+    assert SamplingDefaults.from_generation_config({}) == SamplingDefaults()
+
+
+@pytest.mark.parametrize("value", ["0.6", True, [1]], ids=str)
+def test_a_sampling_value_that_is_no_number_is_named(value: object) -> None:
+    with pytest.raises(CheckpointError, match="temperature"):
+        SamplingDefaults.from_generation_config({"temperature": value})

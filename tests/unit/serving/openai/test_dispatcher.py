@@ -1,0 +1,198 @@
+"""Requests reach their rank, outputs their reader; what nobody reads is aborted."""
+
+from typing import Any
+
+import pytest
+
+from headrace.core.errors import RequestError
+from headrace.core.messages import Output, Outputs, Topology
+from headrace.core.requests import FinishReason, Ledger, SamplingParams
+from headrace.serving.openai.dispatcher import Dispatcher
+from headrace.serving.openai.inbox import Inbox
+from tests.support.serving_fakes import EDGE, ManualClock, Stack, beat, make_stack, topology
+
+PARAMS = SamplingParams(max_tokens=4)
+
+
+def nothing(_: object) -> Any:
+    return iter(())
+
+
+@pytest.fixture
+def stack() -> Stack:
+    return make_stack(nothing, clock=ManualClock(), max_requests=3, max_backlog=4)
+
+
+@pytest.fixture
+def dispatcher(stack: Stack) -> Dispatcher:
+    return stack.front.dispatcher
+
+
+def send(dispatcher: Dispatcher, *outputs: Output) -> None:
+    dispatcher.on_message(Outputs(rank=0, outputs=list(outputs)))
+
+
+def output(request_id: str, *, choice: int = 0, is_last: bool = False, tokens: int = 1) -> Output:
+    reason = FinishReason.STOP if is_last else None
+    return Output(
+        request_id=request_id,
+        choice=choice,
+        token_ids=[1] * tokens,
+        finish_reason=reason,
+        ledger=Ledger(queue_s=0.25, cached_tokens=3, bytes_received=64) if is_last else None,
+    )
+
+
+async def read(inbox: Inbox) -> list[tuple[int, Output]]:
+    return await anext(inbox)
+
+
+async def test_a_request_goes_to_its_rank_with_all_it_needs(
+    stack: Stack, dispatcher: Dispatcher
+) -> None:
+    call = dispatcher.submit(dispatcher.open(), [1, 2], PARAMS, num_choices=2, trace=True)
+    (submit,) = stack.engine.submits
+    assert stack.engine.addresses == ["ipc://decode0.0.1"] == [call.placement.address]
+    assert (submit.request_id, submit.reply_to) == (call.request_id, EDGE)
+    assert (submit.prompt_ids, submit.params, submit.num_choices) == ([1, 2], PARAMS, 2)
+    assert (submit.prefill_replica, submit.ordinal, submit.trace) == ("prefill0", 0, True)
+
+
+async def test_no_two_requests_ever_share_a_name(stack: Stack, dispatcher: Dispatcher) -> None:
+    other = make_stack(nothing).front.dispatcher
+    names = [each.submit(each.open(), [1], PARAMS).request_id for each in (dispatcher, other) * 2]
+    assert len(set(names)) == 4
+    assert [submit.ordinal for submit in stack.engine.submits] == [0, 1]
+
+
+async def test_outputs_reach_their_own_reader(dispatcher: Dispatcher) -> None:
+    inboxes = [dispatcher.open(), dispatcher.open()]
+    first, second = (dispatcher.submit(inbox, [1], PARAMS) for inbox in inboxes)
+    send(dispatcher, output(second.request_id), output(first.request_id, tokens=2))
+    assert [len(o.token_ids) for _, o in await read(inboxes[0])] == [2]
+    assert [len(o.token_ids) for _, o in await read(inboxes[1])] == [1]
+
+
+async def test_closing_an_unfinished_call_aborts_it_once(
+    stack: Stack, dispatcher: Dispatcher
+) -> None:
+    inbox = dispatcher.open()
+    call = dispatcher.submit(inbox, [1], PARAMS)
+    inbox.close()
+    inbox.close()
+    assert stack.engine.aborts == [call.request_id]
+    assert dispatcher.num_calls == 0
+    assert stack.front.metrics.num_aborts == 1
+    send(dispatcher, output(call.request_id))
+    assert stack.front.metrics.num_late_outputs == 1
+
+
+async def test_closing_a_finished_call_aborts_nothing(stack: Stack, dispatcher: Dispatcher) -> None:
+    inbox = dispatcher.open()
+    call = dispatcher.submit(inbox, [1], PARAMS)
+    send(dispatcher, output(call.request_id, is_last=True))
+    inbox.close()
+    assert stack.engine.aborts == []
+
+
+async def test_an_abort_that_a_full_queue_refused_is_sent_with_the_next_sign_of_life(
+    stack: Stack, dispatcher: Dispatcher
+) -> None:
+    inbox = dispatcher.open()
+    call = dispatcher.submit(inbox, [1], PARAMS)
+    stack.engine.is_full = True
+    inbox.close()
+    assert stack.engine.aborts == []
+    stack.engine.is_full = False
+    dispatcher.on_message(beat("decode0", 0))
+    assert stack.engine.aborts == [call.request_id]
+
+
+async def test_a_rank_that_takes_no_more_is_an_answer_and_leaves_no_call(
+    stack: Stack, dispatcher: Dispatcher
+) -> None:
+    stack.engine.is_full = True
+    inbox = dispatcher.open()
+    with pytest.raises(RequestError, match=r"decode0\.0 takes no more") as caught:
+        dispatcher.submit(inbox, [1], PARAMS)
+    assert caught.value.status == 503
+    inbox.close()
+    assert dispatcher.num_calls == 0
+
+
+async def test_requests_in_flight_are_bounded(dispatcher: Dispatcher) -> None:
+    inboxes = [dispatcher.open() for _ in range(4)]
+    for inbox in inboxes[:3]:
+        dispatcher.submit(inbox, [1], PARAMS)
+    with pytest.raises(RequestError, match="3 requests are in flight, the limit is 3"):
+        dispatcher.submit(inboxes[3], [1], PARAMS)
+    inboxes[0].close()
+    dispatcher.submit(inboxes[3], [1], PARAMS)
+
+
+async def test_a_reader_that_never_reads_is_given_up(stack: Stack, dispatcher: Dispatcher) -> None:
+    inbox = dispatcher.open()
+    call = dispatcher.submit(inbox, [1], PARAMS)
+    for _ in range(9):
+        send(dispatcher, output(call.request_id))
+    assert stack.engine.aborts == [call.request_id]
+    batch = await read(inbox)
+    assert len(batch) == 6
+    assert "slow reader" in batch[-1][1].error
+
+
+async def test_calls_of_a_dead_decode_rank_end_with_an_error_and_others_go_on(
+    dispatcher: Dispatcher,
+) -> None:
+    inboxes = [dispatcher.open(), dispatcher.open()]
+    first, second = (dispatcher.submit(inbox, [1], PARAMS) for inbox in inboxes)
+    assert (first.placement.rank, second.placement.rank) == (0, 1)
+    members = topology()
+    members.replicas[1].ranks.pop(0)
+    dispatcher.on_message(Topology(replicas=members.replicas))
+    assert "decode rank decode0.0 died" in (await read(inboxes[0]))[0][1].error
+    send(dispatcher, output(second.request_id))
+    assert (await read(inboxes[1]))[0][1].error == ""
+
+
+async def test_a_new_generation_is_another_rank(dispatcher: Dispatcher) -> None:
+    inbox = dispatcher.open()
+    dispatcher.submit(inbox, [1], PARAMS)
+    dispatcher.on_message(topology(generation=2))
+    assert (await read(inbox))[0][1].finish_reason is FinishReason.ERROR
+
+
+async def test_stopping_ends_open_calls_and_accepts_no_more(
+    stack: Stack, dispatcher: Dispatcher
+) -> None:
+    inbox = dispatcher.open()
+    call = dispatcher.submit(inbox, [1], PARAMS)
+    dispatcher.fail_all("the server is stopping")
+    assert stack.engine.aborts == [call.request_id]
+    assert (await read(inbox))[0][1].error == "the server is stopping"
+    with pytest.raises(RequestError, match="stopping"):
+        dispatcher.submit(inbox, [1], PARAMS)
+
+
+async def test_times_and_ledgers_are_measured(stack: Stack, dispatcher: Dispatcher) -> None:
+    clock, metrics = stack.front.dispatcher._clock, stack.front.metrics
+    assert isinstance(clock, ManualClock)
+    call = dispatcher.submit(dispatcher.open(), [1], PARAMS, num_choices=2)
+    clock.time_s += 0.5
+    send(dispatcher, output(call.request_id), output(call.request_id, choice=1))
+    clock.time_s += 0.25
+    send(dispatcher, output(call.request_id, tokens=2, is_last=True))
+    assert (metrics.ttft.count, metrics.ttft.total) == (1, 0.5)
+    assert (metrics.itl.count, metrics.itl.total) == (2, 0.25)
+    assert metrics.num_output_tokens == 4
+    assert metrics.stages["queue"].total == 0.25
+    assert metrics.prompt_tokens["cached"] == 3
+    assert metrics.num_transfer_bytes == 64
+
+
+async def test_outputs_of_unknown_choices_and_requests_are_dropped(
+    stack: Stack, dispatcher: Dispatcher
+) -> None:
+    call = dispatcher.submit(dispatcher.open(), [1], PARAMS)
+    send(dispatcher, output(call.request_id, choice=7), output("stranger"))
+    assert stack.front.metrics.num_late_outputs == 2
