@@ -41,13 +41,17 @@ class RankExited:
         """Whether a signal ended the process: it had no chance to say why."""
         return self.exit_code < 0
 
-    def __str__(self) -> str:
+    def describe(self, when: str = "") -> str:
+        """Say in one line how it ended, ``when`` being put in after the end."""
         if self.is_signal:
             end = f"was ended by {signal.Signals(-self.exit_code).name}"
         else:
             end = f"ended with exit code {self.exit_code}"
         last = f"; its last line: {self.last_lines[-1]}" if self.last_lines else ""
-        return f"{self.name} {end}{last}"
+        return f"{self.name} {end}{when}{last}"
+
+    def __str__(self) -> str:
+        return self.describe()
 
 
 Event = LoadProgress | Ready | Failed | RankExited

@@ -12,7 +12,7 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 
 from headrace.cluster.events import Control, Hooks, RankExited
@@ -84,7 +84,8 @@ class LocalSupervisor:
             for spec in specs
         ]
         self._ready: dict[str, Ready] = {}
-        self._tasks: list[asyncio.Task[None]] = []
+        self._reader: asyncio.Task[None] | None = None
+        self._watchers: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._error: HeadraceError | None = None
         self._is_stopping = False
@@ -124,7 +125,7 @@ class LocalSupervisor:
             raise
 
     async def failure(self) -> HeadraceError:
-        """Wait until the deployment cannot go on, and return why; ``stop`` is still to be called."""
+        """Wait until the deployment cannot go on; return why. ``stop`` is still to be called."""
         while self._error is None:
             self._changed.clear()
             await self._changed.wait()
@@ -140,22 +141,21 @@ class LocalSupervisor:
         try:
             self._ask_to_leave()
             await self._wait_gone(self._config.grace_s)
-            for number in (signal.SIGTERM, signal.SIGKILL):
-                self._signal(number)
-                await self._wait_gone(self._config.signal_s)
+            self._signal(signal.SIGTERM)
+            await self._wait_gone(self._config.signal_s)
         finally:
             # Also when this call is cancelled: a second Ctrl-C must not leave anything behind.
             self._signal(signal.SIGKILL)
-            for task in self._tasks:
-                task.cancel()
+            await self._wait_gone(self._config.signal_s)
+            await self._cancel_tasks()
             self._run_dir.remove()
 
     async def _start(self) -> Topology:
         started_s = time.monotonic()
-        self._tasks.append(asyncio.create_task(self._read_messages()))
-        for process in self._processes:
-            await process.spawn()
-            self._tasks.append(asyncio.create_task(self._watch(process)))
+        self._reader = asyncio.create_task(self._guarded(self._read_messages()))
+        self._watchers = [
+            asyncio.create_task(self._guarded(self._watch(process))) for process in self._processes
+        ]
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
                 await self._wait_ready()
@@ -180,6 +180,14 @@ class LocalSupervisor:
     def _missing(self) -> list[str]:
         names = [process.spec.name for process in self._processes]
         return [name for name in names if name not in self._ready]
+
+    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
+        """Let no task of the supervisor, nor a hook, fail unheard."""
+        try:
+            await work
+        except Exception as error:
+            _log.exception("a task of the supervisor failed")
+            self._fail(ReplicaError(f"the supervisor itself failed: {error!r}"))
 
     async def _read_messages(self) -> None:
         while True:
@@ -207,6 +215,11 @@ class LocalSupervisor:
         self._changed.set()
 
     async def _watch(self, process: RankProcess) -> None:
+        try:
+            await process.spawn()
+        except OSError as error:
+            self._fail(ReplicaError(f"{process.spec.name} could not be started: {error}"))
+            return
         ended = await process.wait()
         self._hooks.on_event(ended)
         if not self._is_stopping:
@@ -221,7 +234,7 @@ class LocalSupervisor:
                     return await self.failure()
             except TimeoutError:
                 _log.info("%s ended without a word", ended.name)
-        return ReplicaError(f"{ended}{when}")
+        return ReplicaError(ended.describe(when))
 
     def _fail(self, error: HeadraceError) -> None:
         # The first error is the cause; what follows, as a rule, are its consequences.
@@ -242,11 +255,14 @@ class LocalSupervisor:
             process.send_signal(number)
 
     async def _wait_gone(self, timeout_s: float) -> None:
-        waits = [asyncio.create_task(p.wait()) for p in self._processes if p.is_alive]
-        if waits:
-            await asyncio.wait(waits, timeout=timeout_s)
-        for wait in waits:
-            wait.cancel()
+        if self._watchers:
+            await asyncio.wait(self._watchers, timeout=timeout_s)
+
+    async def _cancel_tasks(self) -> None:
+        tasks = [task for task in (self._reader, *self._watchers) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _as_error(failed: Failed) -> HeadraceError:

@@ -88,7 +88,7 @@ def sweep_stale(base: Path, *, segments: Path = SEGMENTS) -> list[str]:
     """Delete folders and segments of this user's dead deployments; return their ids."""
     swept = []
     for path in sorted(base.glob(_PREFIX + "*")):
-        if path.is_dir() and path.stat().st_uid == os.getuid() and _is_dead(path):
+        if not path.is_symlink() and _is_dead(path):
             _log.warning("sweeping what the dead deployment %s left", path.name)
             _delete(path, segments)
             swept.append(path.name)
@@ -96,18 +96,19 @@ def sweep_stale(base: Path, *, segments: Path = SEGMENTS) -> list[str]:
 
 
 def _is_dead(path: Path) -> bool:
+    """Whether a run folder of this user has no supervisor any more."""
     try:
         lock = os.open(path / _LOCK, os.O_RDWR)
-    except FileNotFoundError:
-        # No folder of ours, or one that another sweep is deleting.
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        # Not a run folder, another user's, or one that another sweep is deleting.
         return False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.fstat(lock).st_uid == os.getuid()
     except BlockingIOError:
         return False
     finally:
         os.close(lock)
-    return True
 
 
 def _delete(path: Path, segments: Path) -> None:

@@ -122,7 +122,7 @@ class SharedMemoryGroup:
 
     def all_gather(self, x: Tensor) -> Tensor:
         """See ``Group.all_gather``."""
-        source = x.detach().contiguous()
+        source = x.contiguous()
         gathered = torch.empty((self.size, *x.shape), dtype=x.dtype)
         num_bytes, box_bytes = source.nbytes, self._segment.mailbox_bytes
         target = gathered.data_ptr()
@@ -141,7 +141,7 @@ class SharedMemoryGroup:
     def all_to_all(self, parts: list[Tensor]) -> list[Tensor]:
         """See ``Group.all_to_all``. A rank's parts lie in its mailbox one after the other."""
         row_shape, row_bytes = _row_layout(parts, self.size)
-        sources = [part.detach().contiguous() for part in parts]
+        sources = [part.contiguous() for part in parts]
         counts = [0 if d == self._rank else part.nbytes for d, part in enumerate(sources)]
         stream = _Stream(counts)
         self._write_round(stream, sources, 0)
@@ -283,15 +283,14 @@ class _Stream:
 
 
 def _row_layout(parts: list[Tensor], size: int) -> tuple[torch.Size, int]:
-    first = parts[0] if parts else torch.empty(0)
-    if len(parts) != size or any(
-        p.dtype != first.dtype or p.shape[1:] != first.shape[1:] for p in parts
-    ):
+    """Shape and bytes of one row, which all parts must share."""
+    dtype, shape = (parts[0].dtype, parts[0].shape[1:]) if parts else (None, torch.Size())
+    if len(parts) != size or any(p.dtype != dtype or p.shape[1:] != shape for p in parts):
         raise ValueError(
             f"all_to_all of {[(p.dtype, tuple(p.shape)) for p in parts]}: "
             f"expected {size} parts of one dtype and one shape but for the rows"
         )
-    return first.shape[1:], first.shape[1:].numel() * first.element_size()
+    return shape, shape.numel() * parts[0].element_size()
 
 
 def _rows(num_bytes: int, row_bytes: int) -> int:
