@@ -80,8 +80,9 @@ def _shortlist(x_RV: Tensor, best_R1: Tensor, rows: RaceRows) -> tuple[Tensor, T
     uniform_RV = uniform_noise(rows.keys_R, ids_1V).to(torch.float32)
     noise_RV = uniform_RV.clamp_(max=1.0 - 2.0**-24).neg_().log1p_().neg_()
     is_sure_RV = noise_RV <= _MAX_SURE_NOISE
-    temperature_R1 = rows.temperature_R[:, None].to(torch.float32)
-    weights_RV = ((x_RV - best_R1) / temperature_R1).exp_()
+    # Divided in float64: a tiny temperature would be zero in fp32.
+    distance_RV = (x_RV - best_R1).to(torch.float64).div_(rows.temperature_R[:, None])
+    weights_RV = distance_RV.to(torch.float32).exp_()
     # Never under the true score by more than the slack, since noise is cut at the sure limit.
     scores_RV = weights_RV / noise_RV.clamp_(max=_MAX_SURE_NOISE)
     min_p_R1 = rows.min_p_R[:, None].to(torch.float32)

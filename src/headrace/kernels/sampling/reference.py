@@ -55,7 +55,7 @@ def sample(logits_BV: Tensor, batch: SamplingBatch) -> SampledTokens:
     ok_B = finite_rows(logits_BV)
     if not bool(ok_B.all()):
         logits_BV = torch.where(ok_B[:, None], logits_BV, 0.0)
-    token_ids_B = _choose(logits_BV, batch)
+    token_ids_B = torch.where(ok_B, _choose(logits_BV, batch), 0)
     return token_logprobs(logits_BV, token_ids_B, ok_B=ok_B, batch=batch)
 
 
