@@ -180,8 +180,7 @@ def num_ranks(config: DeploymentConfig, model: ModelConfig) -> int:
     """Return how many rank processes the deployment starts."""
     is_moe = model.num_experts > 0
     return sum(
-        replica.sharding(is_moe=is_moe).num_ranks * replica.replicas
-        for _, replica in config.roles
+        replica.sharding(is_moe=is_moe).num_ranks * replica.replicas for _, replica in config.roles
     )
 
 

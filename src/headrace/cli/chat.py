@@ -30,7 +30,7 @@ DEFAULT_URL = "http://127.0.0.1:8000"
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="[DIR|tiny|replay:FILE]",
+        metavar="DIR|tiny|replay:FILE",
         help="Start a server with this model for the conversation; without it, talk to --url.",
         show_default=False,
     ),
@@ -52,9 +52,7 @@ Name = Annotated[
 ]
 System = Annotated[
     str,
-    typer.Option(
-        metavar="TEXT", help="Instructions before the conversation.", show_default=False
-    ),
+    typer.Option(metavar="TEXT", help="Instructions before the conversation.", show_default=False),
 ]
 MaxTokens = Annotated[
     int | None, typer.Option(metavar="TOKENS", help="Longest answer.", show_default=False)
@@ -98,7 +96,7 @@ def chat(
     deployment = None
     if wants_server:
         deployment = options.deployment_from_flags(
-            model, config=config, settings=settings, **roles
+            model, config=config, prefill=prefill, decode=decode, mono=mono, settings=settings
         )
     extra = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
     fields = {key: value for key, value in extra.items() if value is not None}
@@ -158,9 +156,7 @@ class Link:
 
     async def _start(self, deployment: DeploymentConfig, stack: AsyncExitStack) -> RunningServer:
         source = resolve_model(deployment.model)
-        config = msgspec.structs.replace(
-            deployment, serving=_on_free_port(deployment.serving)
-        )
+        config = msgspec.structs.replace(deployment, serving=_on_free_port(deployment.serving))
         total = num_ranks(config, source.config)
         with StartReport(Console(stderr=True, highlight=False), num_ranks=total) as report:
             return await stack.enter_async_context(

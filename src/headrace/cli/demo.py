@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -27,7 +27,7 @@ from headrace.serving.openai.config import ServingConfig
 
 PROMPT = "Tell me a story about a little fox."
 
-Prompt = Annotated[str, typer.Argument(metavar="[PROMPT]", help="What to say to the model.")]
+Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="What to say to the model.")]
 MaxTokens = Annotated[int, typer.Option(metavar="TOKENS", help="Longest answer.")]
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Another seed, another answer.")]
 
@@ -57,7 +57,7 @@ def demo_deployment() -> DeploymentConfig:
 
 
 async def _demo(
-    config: DeploymentConfig, source: ModelSource, prompt: str, *, fields: dict[str, object]
+    config: DeploymentConfig, source: ModelSource, prompt: str, *, fields: dict[str, Any]
 ) -> None:
     console, started_s = Console(highlight=False), time.monotonic()
     console.print(f"starting {describe_shardings(config, source.config)}", soft_wrap=True)
@@ -71,7 +71,7 @@ async def _demo(
             _show(console, answer, server)
 
 
-async def _ask(server: RunningServer, prompt: str, fields: dict[str, object]) -> Answer:
+async def _ask(server: RunningServer, prompt: str, fields: dict[str, Any]) -> Answer:
     typer.echo(f"\nyou: {prompt}\n{server.model_name}: ", nl=False)
     settings = ChatSettings(model=server.model_name, fields=fields)
     messages = [{"role": "user", "content": prompt}]

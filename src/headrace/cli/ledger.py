@@ -30,9 +30,7 @@ def ledger_rows(ledger: Ledger) -> list[tuple[str, str, str]]:
         ("KV received", f"{ledger.bytes_received:,} bytes", _sessions(ledger)),
     ]
     if ledger.recomputed_tokens or ledger.num_preemptions:
-        rows.append(
-            ("computed again", f"{ledger.recomputed_tokens} tokens", _preemptions(ledger))
-        )
+        rows.append(("computed again", f"{ledger.recomputed_tokens} tokens", _preemptions(ledger)))
     return rows
 
 

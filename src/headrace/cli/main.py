@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.cli import chat, config, demo, load, serve, transfer
+from headrace.cli import chat, config, demo, load, serve
 from headrace.core.errors import HeadraceError, UserError
 
 # Typer brings its own click or uses the installed one, depending on its version.
@@ -35,7 +35,6 @@ app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
 app.command("load")(load.load)
-app.add_typer(transfer.app, name="transfer")
 app.add_typer(config.app, name="config")
 
 
@@ -68,7 +67,7 @@ def main(args: Sequence[str] | None = None) -> int:
         args: Words after the program's name; None takes the process's own.
     """
     try:
-        code = app(args, standalone_mode=False)
+        code = app(args, prog_name="headrace", standalone_mode=False)
     except UserError as error:
         return _refuse(str(error), EXIT_USER)
     except HeadraceError as error:

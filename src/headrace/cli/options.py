@@ -18,7 +18,7 @@ _ENGINE = "Engine"
 Model = Annotated[
     str,
     typer.Argument(
-        metavar="[DIR|tiny|replay:FILE]",
+        metavar="DIR|tiny|replay:FILE",
         help="Model folder; 'tiny', the embedded model (the default); or a script of tokens.",
         show_default=False,
     ),
@@ -133,7 +133,7 @@ def deployment_from_flags(
     for setting in settings or ():
         _set(flags, setting)
     roles = {"prefill": prefill, "decode": decode, "mono": mono}
-    tables = {
+    tables: dict[str, dict[str, Any]] = {
         "": {"model": model, "transport": transport},
         "engine": {"dtype": dtype, "exact": exact, "block_size": block_size},
         "serving": serving or {},

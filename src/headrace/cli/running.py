@@ -123,8 +123,9 @@ class RunningCluster:
         """
         supervisor = self._open_supervisor()
         self._topology = await supervisor.start()
-        for message in (self._topology, *supervisor.ready):
-            self._deliver(message)
+        self._deliver(self._topology)
+        for ready in supervisor.ready:
+            self._deliver(ready)
 
     def send(self, address: str, message: Message) -> bool:
         """Queue a message for a rank without waiting; False when the rank takes no more."""
