@@ -69,8 +69,6 @@ def test_expected_bytes_are_the_formula() -> None:
 
 
 def test_a_rank_whose_replica_sends_owes_nothing() -> None:
-    owed = expected_bytes_by_source(
-        split_layouts(8), split_layouts(1)[0], start=0, stop=10, seed=5
-    )
+    owed = expected_bytes_by_source(split_layouts(8), split_layouts(1)[0], start=0, stop=10, seed=5)
     assert set(owed) == set(range(8))
     assert Counter(owed.values()) == {0: 4, 10 * 2 * 2 * 16: 4}

@@ -1,0 +1,185 @@
+"""What every transport must do alike, seen through the engine."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from headrace.core.errors import TransferError
+from headrace.core.messages import RegionDescriptor
+from headrace.core.transport import CancelToken, Region
+from headrace.transfer.engine import TransferEngine
+from tests.support.transfer_layouts import split_layouts
+from tests.support.transfer_world import (
+    FakeWorld,
+    ShmWorld,
+    World,
+    fragments,
+    make_engine,
+    wait_readable,
+)
+
+
+@pytest.fixture(params=["fake", "shm"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> World:
+    return FakeWorld() if request.param == "fake" else ShmWorld(tmp_path)
+
+
+class Pair:
+    """A sender of rank 3 and a receiver with one region."""
+
+    def __init__(self, world: World) -> None:
+        self.sender = make_engine(world, "prefill.3", rank=3, generation=7)
+        self.receiver = make_engine(world, "decode.0", generation=4)
+        self.region: Region
+        self.target: RegionDescriptor
+        self.region, self.target = self.receiver.allocate(split_layouts(1)[0])
+        self.data = np.random.default_rng(1).integers(1, 256, 65_536, np.uint8)
+        self.source = self.sender.register(memoryview(self.data))
+
+    def landed(self) -> np.ndarray:
+        return np.frombuffer(self.region.buffer, np.uint8)
+
+
+@pytest.fixture
+def pair(world: World) -> Iterator[Pair]:
+    pair = Pair(world)
+    yield pair
+    pair.sender.close()
+    pair.receiver.close()
+
+
+def test_a_region_starts_zeroed_and_says_who_owns_it(pair: Pair) -> None:
+    assert not pair.landed().any()
+    assert len(pair.region.buffer) == pair.target.num_bytes == pair.target.layout.num_bytes
+    assert (pair.target.rank, pair.target.generation) == (0, 4)
+
+
+def test_a_write_lands_its_fragments_and_nothing_else(pair: Pair, world: World) -> None:
+    imm = pair.receiver.next_imm()
+    pair.receiver.expect(imm, 300)
+    moved = fragments((1000, 0, 100), (7, 500, 1), (40_000, 65_000, 199))
+    done = pair.sender.write(pair.source, pair.target, moved, imm=imm)
+    world.settle(pair.sender, [done])
+    assert done.is_done()
+    assert done.error() == ""
+    want = np.zeros_like(pair.landed())
+    want[0:100] = pair.data[1000:1100]
+    want[500] = pair.data[7]
+    want[65_000:65_199] = pair.data[40_000:40_199]
+    np.testing.assert_array_equal(pair.landed(), want)
+    assert wait_readable(pair.receiver.fileno())
+    arrivals = pair.receiver.poll()
+    assert arrivals.completed == [imm]
+    (immediate,) = arrivals.immediates
+    assert (immediate.source_rank, immediate.generation, immediate.num_bytes) == (3, 7, 300)
+
+
+def test_many_small_fragments_land_right(pair: Pair, world: World) -> None:
+    rng = np.random.default_rng(5)
+    slots, homes = rng.permutation(512)[:200], rng.permutation(512)[:200]
+    moved = fragments(
+        *((int(a) * 128, int(b) * 128, 128) for a, b in zip(slots, homes, strict=True))
+    )
+    world.settle(pair.sender, [pair.sender.write(pair.source, pair.target, moved, imm=0)])
+    want = np.zeros_like(pair.landed()).reshape(-1, 128)
+    want[homes] = pair.data.reshape(-1, 128)[slots]
+    np.testing.assert_array_equal(pair.landed(), want.ravel())
+
+
+def test_the_sum_completes_whatever_the_split_and_only_once(pair: Pair, world: World) -> None:
+    imm = pair.receiver.next_imm()
+    pair.receiver.expect(imm, 600)
+    writes = [
+        pair.sender.write(pair.source, pair.target, fragments((n, n, n)), imm=imm)
+        for n in (100, 200, 300)
+    ]
+    world.settle(pair.sender, writes)
+    arrivals = pair.receiver.poll()
+    assert arrivals.completed == [imm]
+    assert [one.write_number for one in arrivals.immediates] == [0, 1, 2]
+    assert pair.receiver.poll().completed == []
+
+
+def test_a_cancelled_write_does_nothing(pair: Pair, world: World) -> None:
+    token = CancelToken()
+    token.cancel()
+    done = pair.sender.write(pair.source, pair.target, fragments((0, 0, 64)), imm=0, token=token)
+    world.settle(pair.sender, [done])
+    assert "cancelled" in done.error()
+    assert not pair.landed().any()
+    assert pair.receiver.poll().immediates == []
+
+
+@pytest.mark.parametrize(
+    ("moved", "side"),
+    [
+        (fragments((65_500, 0, 64)), "source"),
+        (fragments((-1, 0, 64)), "source"),
+        (fragments((0, 131_072, 1)), "target"),
+        (fragments((0, -64, 64)), "target"),
+        (fragments((0, 64, -64)), "source|target"),
+    ],
+    ids=["source-end", "source-start", "target-end", "target-start", "negative-length"],
+)
+def test_a_write_outside_a_region_is_refused(pair: Pair, moved: object, side: str) -> None:
+    assert pair.target.num_bytes == 32_768 * 2
+    with pytest.raises(TransferError, match=side):
+        pair.sender.write(pair.source, pair.target, moved, imm=0)  # type: ignore[arg-type]
+    assert not pair.landed().any()
+
+
+def test_a_write_to_a_region_that_is_gone_fails_and_later_ones_work(
+    pair: Pair, world: World
+) -> None:
+    other, gone = pair.receiver.allocate(split_layouts(1)[0])
+    other.close()
+    lost = pair.sender.write(pair.source, gone, fragments((0, 0, 8)), imm=0)
+    kept = pair.sender.write(pair.source, pair.target, fragments((0, 0, 8)), imm=1)
+    world.settle(pair.sender, [lost, kept])
+    assert lost.error()
+    assert kept.error() == ""
+
+
+def test_a_write_to_a_receiver_that_left_ends_with_an_error(pair: Pair, world: World) -> None:
+    pair.receiver.close()
+    done = pair.sender.write(pair.source, pair.target, fragments((0, 0, 8)), imm=0)
+    world.settle(pair.sender, [done])
+    assert done.error()
+
+
+def test_the_sender_wakes_when_its_write_is_over(pair: Pair, world: World) -> None:
+    done = pair.sender.write(pair.source, pair.target, fragments((0, 0, 8)), imm=0)
+    world.settle(pair.sender, [done])
+    again = pair.sender.write(pair.source, pair.target, fragments((8, 8, 8)), imm=0)
+    if isinstance(world, FakeWorld):
+        world.network.settle()
+    assert wait_readable(pair.sender.fileno())
+    world.settle(pair.sender, [again])
+
+
+def test_closing_twice_is_closing_once(world: World) -> None:
+    engine = make_engine(world, "decode.1")
+    engine.close()
+    engine.close()
+
+
+def test_a_descriptor_of_another_transport_is_refused(pair: Pair) -> None:
+    stranger = RegionDescriptor(
+        transport="nixl",
+        name=pair.target.name,
+        doorbell=pair.target.doorbell,
+        rank=0,
+        generation=4,
+        num_bytes=pair.target.num_bytes,
+        layout=pair.target.layout,
+    )
+    with pytest.raises(TransferError, match="nixl"):
+        pair.sender.write(pair.source, stranger, fragments((0, 0, 8)), imm=0)
+
+
+def test_counters_are_plain_numbers(pair: Pair) -> None:
+    counters = {**pair.sender.counters(), **pair.receiver.counters()}
+    assert counters
+    assert all(name.startswith("headrace_transfer_") for name in counters)
