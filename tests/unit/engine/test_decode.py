@@ -90,9 +90,7 @@ def test_preempted_sequences_go_on_as_if_nothing_had_happened(tp: int) -> None:
     roomy, tight = make(tp, config=config), make(tp, config=config, num_blocks=9)
     texts = []
     for world in (roomy, tight):
-        requests = [
-            world.submit([seed] * 20, max_tokens=60, ignore_eos=True) for seed in (1, 2, 3)
-        ]
+        requests = [world.submit([seed] * 20, max_tokens=60, ignore_eos=True) for seed in (1, 2, 3)]
         world.run(*requests)
         texts.append([world.text(request) for request in requests])
         world.settle()
