@@ -135,6 +135,7 @@ class ScriptedEngine:
     """Stands for all ranks: plays ``script`` for each ``Submit``, one output per loop turn."""
 
     script: Script = hello
+    address: str = EDGE
     submits: list[Submit] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
     aborts: list[str] = field(default_factory=list)
@@ -266,7 +267,6 @@ def make_stack(script: Script = hello, *, clock: Any = None, **config: Any) -> S
     dispatcher = Dispatcher(
         engine,
         registry,
-        address=EDGE,
         metrics=metrics,
         clock=clock,
         max_requests=settings.max_requests,

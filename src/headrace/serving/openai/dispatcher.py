@@ -25,8 +25,7 @@ class Dispatcher:
     """Submits requests, routes outputs, aborts, and fails calls whose decode rank died.
 
     Args:
-        port: Control socket that requests leave by.
-        address: Control address of this process: outputs come back to it.
+        port: Control socket that requests leave by; outputs come back to its address.
         fleet: Chooses where requests run.
         metrics: Told of every output and every end.
         clock: Time of arrival of requests and outputs.
@@ -40,7 +39,6 @@ class Dispatcher:
         port: ControlPort,
         fleet: Fleet,
         *,
-        address: str,
         metrics: ServingMetrics,
         clock: Clock,
         max_requests: int = 1024,
@@ -48,7 +46,6 @@ class Dispatcher:
         deadline_s: float = 30.0,
     ) -> None:
         self._port = port
-        self._address = address
         self._fleet = fleet
         self._metrics = metrics
         self._clock = clock
@@ -105,7 +102,7 @@ class Dispatcher:
             placement.address,
             Submit(
                 request_id=request_id,
-                reply_to=self._address,
+                reply_to=self._port.address,
                 prompt_ids=list(prompt_ids),
                 params=params,
                 num_choices=num_choices,

@@ -40,11 +40,12 @@ class ChatTemplate(Protocol):
 
 
 class ControlPort(Protocol):
-    """The edge's control socket, as far as the dispatcher uses it.
+    """The edge's control socket, as far as the dispatcher uses it."""
 
-    Attributes:
-        address: Where peers reach this process.
-    """
+    @property
+    def address(self) -> str:
+        """Where peers reach this process."""
+        ...
 
     def send(self, address: str, message: Message) -> bool:
         """Queue ``message`` without waiting; False when the peer's queue is full."""
