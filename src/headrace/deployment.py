@@ -30,11 +30,15 @@ from msgspec import Struct
 from headrace.core.config import build, load_toml, suggest
 from headrace.core.errors import ConfigError
 from headrace.core.launch import EngineConfig, LaunchSpec
-from headrace.core.sharding import Role, Sharding
+from headrace.core.layouts import KV_TILE_TOKENS
+from headrace.core.sharding import Role, Sharding, check_sharding
+from headrace.models.config import ModelConfig
+from headrace.models.shard import shard_of
 from headrace.serving.openai.config import ServingConfig
 
 TRANSPORTS = ("shm",)
 MAX_REPLICAS = 64
+ROLE_TABLES = ("prefill", "decode", "mono")
 
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,6 +100,9 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             raise ConfigError(f"{given} without {missing}: give both, or neither for mono")
         if self.mono is not None and self.prefill is not None:
             raise ConfigError("mono beside prefill and decode: choose one of the two")
+        _check_block_size("engine", self.engine.block_size)
+        for role, replica in self.roles:
+            _check_block_size(role, replica.block_size or self.engine.block_size)
 
     @property
     def roles(self) -> tuple[tuple[Role, ReplicaConfig], ...]:
@@ -105,11 +112,59 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         return ((Role.MONO, self.mono or ReplicaConfig()),)
 
 
+def _check_block_size(where: str, block_size: int) -> None:
+    if block_size < 1 or KV_TILE_TOKENS % block_size:
+        raise ConfigError(
+            f"{where} block_size={block_size}: expected a divisor of {KV_TILE_TOKENS}, "
+            f"such as 16, 32, 64 or 128"
+        )
+
+
 def load_deployment(path: Path | None, overrides: Mapping[str, Any]) -> DeploymentConfig:
-    """Build a config from a TOML file and flag overrides, the flags winning key by key."""
+    """Build a config from a TOML file and flag overrides, the flags winning key by key.
+
+    Overrides that choose between mono and prefill with decode replace the file's choice.
+
+    Args:
+        path: Deployment file, or None for defaults.
+        overrides: Nested plain values, spelled as in the file.
+
+    Raises:
+        ConfigError: Unreadable file, unknown key (with the nearest known one), wrong type, or
+            values that contradict each other.
+    """
     data = load_toml(path) if path is not None else {}
-    merged = _merge(data, overrides)
-    return build(DeploymentConfig, merged, where=str(path) if path is not None else "flags")
+    build(DeploymentConfig, data, where=str(path))
+    chosen = [name for name in ROLE_TABLES if name in overrides]
+    if chosen:
+        dropped = ("prefill", "decode") if "mono" in chosen else ("mono",)
+        data = {key: value for key, value in data.items() if key not in dropped}
+    return build(DeploymentConfig, _merge(data, overrides), where="flags")
+
+
+def check_shardings(config: DeploymentConfig, model: ModelConfig) -> None:
+    """Refuse, before anything is started, what the model cannot be split into.
+
+    Raises:
+        ShardingError: Names the role and the size at fault.
+    """
+    for role, replica in config.roles:
+        sharding = replica.sharding(is_moe=model.num_experts > 0)
+        check_sharding(
+            sharding, role, num_kv_heads=model.num_kv_heads, num_experts=model.num_experts
+        )
+        for rank in range(sharding.num_ranks):
+            shard_of(model, sharding, role, rank=rank)
+
+
+def describe_shardings(config: DeploymentConfig, model: ModelConfig) -> str:
+    """Return the resolved roles in one line, e.g. ``prefill tp=2,dp=1,ep=2 + decode ...``."""
+    parts = []
+    for role, replica in config.roles:
+        sharding = replica.sharding(is_moe=model.num_experts > 0)
+        times = f" x{replica.replicas}" if replica.replicas > 1 else ""
+        parts.append(f"{role} {sharding}{times}")
+    return " + ".join(parts)
 
 
 def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,6 +174,14 @@ def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         is_table = isinstance(value, Mapping) and isinstance(old, Mapping)
         merged[key] = _merge(old or {}, value) if is_table else value
     return merged
+
+
+def num_ranks(config: DeploymentConfig, model: ModelConfig) -> int:
+    """Return how many rank processes the deployment starts."""
+    is_moe = model.num_experts > 0
+    return sum(
+        replica.sharding(is_moe=is_moe).num_ranks * replica.replicas for _, replica in config.roles
+    )
 
 
 def parse_sharding(text: str, *, where: str) -> dict[str, int]:
@@ -149,7 +212,17 @@ def launch_specs(
     model: str,
     is_moe: bool,
 ) -> list[LaunchSpec]:
-    """Return one launch spec per rank, replicas in order, ranks in rank order."""
+    """Return one launch spec per rank, replicas in order, ranks in rank order.
+
+    Args:
+        config: The deployment.
+        deployment_id: Prefix of every name that it leaves on the machine.
+        run_dir: Private folder of its sockets.
+        key: Hex of its control key.
+        supervisor: Control address that ranks report to.
+        model: Model folder or ``replay:FILE``, as ranks open it.
+        is_moe: Whether the model has experts; decides what ``ep = 0`` means.
+    """
     planned = [
         (f"{role}{index}", role, replica.sharding(is_moe=is_moe), replica.block_size)
         for role, replica in config.roles

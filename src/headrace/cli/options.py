@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,75 +12,164 @@ import typer
 from headrace.core.errors import ConfigError
 from headrace.deployment import DeploymentConfig, load_deployment, parse_sharding
 
+_SHARDING = "Model and sharding"
+_ENGINE = "Engine"
+
 Model = Annotated[
-    str, typer.Argument(help="Model folder, 'tiny' (the embedded model) or 'replay:FILE'.")
+    str,
+    typer.Argument(
+        metavar="DIR|tiny|replay:FILE",
+        help="Model folder; 'tiny', the embedded model (the default); or a script of tokens.",
+        show_default=False,
+    ),
 ]
 ConfigFile = Annotated[
-    Path | None, typer.Option("--config", "-c", help="Deployment file (TOML); flags win over it.")
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        help="Deployment file (TOML). Flags win over it, key by key.",
+        rich_help_panel=_SHARDING,
+    ),
 ]
 Prefill = Annotated[
-    str, typer.Option(help="Prefill replicas, e.g. tp=2,ep=2 or tp=4,ep=4,replicas=2.")
+    str,
+    typer.Option(
+        metavar="SIZES",
+        help="Prefill replicas: tp=2,ep=2 or tp=4,ep=4,replicas=2. Needs --decode.",
+        rich_help_panel=_SHARDING,
+        show_default=False,
+    ),
 ]
-Decode = Annotated[str, typer.Option(help="Decode replicas, e.g. dp=2,ep=2.")]
-Mono = Annotated[str, typer.Option(help="Replicas that do both, e.g. dp=1 (the default).")]
-Transport = Annotated[str, typer.Option(help="How KV moves: shm.")]
+Decode = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZES",
+        help="Decode replicas: dp=2,ep=2. Needs --prefill.",
+        rich_help_panel=_SHARDING,
+        show_default=False,
+    ),
+]
+Mono = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZES",
+        help="Replicas that do both, instead of the two: dp=1 (the default), dp=2,ep=2.",
+        rich_help_panel=_SHARDING,
+        show_default=False,
+    ),
+]
+Transport = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="How KV moves from prefillers to decoders: shm.",
+        rich_help_panel=_SHARDING,
+        show_default=False,
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="auto (the checkpoint's), float32 or bfloat16.",
+        rich_help_panel=_ENGINE,
+        show_default=False,
+    ),
+]
+Exact = Annotated[
+    bool | None,
+    typer.Option(
+        "--exact/--no-exact",
+        help="Canonical sums: results do not depend on the sharding, bit for bit.",
+        rich_help_panel=_ENGINE,
+        show_default=False,
+    ),
+]
+BlockSize = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TOKENS",
+        help="Tokens of a KV block: a divisor of 128.",
+        rich_help_panel=_ENGINE,
+        show_default=False,
+    ),
+]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Any other key of the deployment file, e.g. engine.block_size=32."),
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any other key of the deployment file, such as engine.max_sequences=8. Repeatable.",
+        rich_help_panel=_ENGINE,
+        show_default=False,
+    ),
 ]
 
 
 def deployment_from_flags(
-    model: str,
+    model: str = "",
     *,
     config: Path | None = None,
     prefill: str = "",
     decode: str = "",
     mono: str = "",
     transport: str = "",
+    dtype: str = "",
+    exact: bool | None = None,
+    block_size: int | None = None,
     settings: Sequence[str] | None = None,
     serving: dict[str, Any] | None = None,
 ) -> DeploymentConfig:
-    """Merge file, flags and ``--set`` pairs into a config; empty flags say nothing.
+    """Merge file, ``--set`` pairs and flags into a config, the later ones winning.
+
+    Empty strings and None say nothing.
 
     Raises:
         ConfigError: Unknown keys, malformed values, contradicting roles.
     """
     flags: dict[str, Any] = {}
-    if model:
-        flags["model"] = model
-    if transport:
-        flags["transport"] = transport
-    for name, text in (("prefill", prefill), ("decode", decode), ("mono", mono)):
-        if text:
-            flags[name] = parse_sharding(text, where=f"--{name}")
     for setting in settings or ():
         _set(flags, setting)
-    if serving:
-        flags["serving"] = {**flags.get("serving", {}), **serving}
+    roles = {"prefill": prefill, "decode": decode, "mono": mono}
+    tables: dict[str, dict[str, Any]] = {
+        "": {"model": model, "transport": transport},
+        "engine": {"dtype": dtype, "exact": exact, "block_size": block_size},
+        "serving": serving or {},
+        **{name: parse_sharding(text, where=f"--{name}") for name, text in roles.items()},
+    }
+    for name, table in tables.items():
+        given = {key: value for key, value in table.items() if value not in ("", None)}
+        if given:
+            _table(flags, name).update(given)
     return load_deployment(config, flags)
+
+
+def _table(flags: dict[str, Any], name: str) -> dict[str, Any]:
+    if not name:
+        return flags
+    table = flags.setdefault(name, {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"--set {name}={table!r}: {name} is a table; set one of its keys")
+    return table
 
 
 def _set(flags: dict[str, Any], setting: str) -> None:
     path, eq, text = setting.partition("=")
-    if not eq or not path:
+    if not eq or not path.strip():
         raise ConfigError(f"--set {setting!r}: expected key=value, e.g. engine.block_size=32")
-    *tables, key = path.strip().split(".")
+    *names, key = path.strip().split(".")
     place = flags
-    for table in tables:
-        place = place.setdefault(table, {})
-        if not isinstance(place, dict):
-            raise ConfigError(f"--set {setting!r}: {table!r} is a value, not a table")
+    for name in names:
+        place = _table(place, name)
     place[key] = _value(text.strip())
 
 
 def _value(text: str) -> Any:
-    """Read a TOML-like scalar: true/false, number, otherwise a string."""
-    if text in ("true", "false"):
-        return text == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text.strip("\"'")
+    """Read a value as the file would; what is no TOML is a plain string."""
+    try:
+        parsed = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
+        return text
+    return parsed["value"] if len(parsed) == 1 else text

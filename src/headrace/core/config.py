@@ -6,7 +6,7 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -50,9 +50,17 @@ def _refuse_unknown(kind: type[Struct], data: Mapping[str, Any], where: str) -> 
     for key, value in data.items():
         if key not in hints:
             raise ConfigError(f"{where}: unknown key {key!r}; {suggest(key, hints)}")
-        nested = hints[key]
-        if isinstance(value, Mapping) and isinstance(nested, type) and issubclass(nested, Struct):
+        nested = _struct_in(hints[key])
+        if isinstance(value, Mapping) and nested is not None:
             _refuse_unknown(nested, value, f"{where}.{key}")
+
+
+def _struct_in(hint: Any) -> type[Struct] | None:
+    """Return the struct of a hint such as ``Kind`` or ``Kind | None``."""
+    for option in (hint, *get_args(hint)):
+        if isinstance(option, type) and issubclass(option, Struct):
+            return option
+    return None
 
 
 def suggest(key: str, known: Mapping[str, Any] | list[str]) -> str:

@@ -15,6 +15,7 @@ from headrace.core.launch import EngineConfig
 class Outer(Struct, frozen=True, kw_only=True):
     name: str = ""
     engine: EngineConfig = EngineConfig()
+    spare: EngineConfig | None = None
 
 
 def test_known_keys_build_the_struct() -> None:
@@ -27,6 +28,7 @@ def test_known_keys_build_the_struct() -> None:
     [
         ({"nmae": "x"}, r"here: unknown key 'nmae'; did you mean 'name'\?"),
         ({"engine": {"blok_size": 1}}, r"here\.engine: unknown key 'blok_size'.*'block_size'"),
+        ({"spare": {"blok_size": 1}}, r"here\.spare: unknown key 'blok_size'.*'block_size'"),
         ({"engine": {"block_size": "x"}}, "here: Expected `int`"),
         ({"engine": {"dtype": "int7"}}, "expected auto, float32 or bfloat16"),
     ],

@@ -1,0 +1,205 @@
+"""Runs the ranks of a deployment under this process's event loop, without HTTP.
+
+``verify`` submits requests to them directly; ``cli/server`` puts the HTTP front on top.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from headrace.cli.source import ModelSource
+from headrace.cluster.events import Event, Hooks, ignore
+from headrace.cluster.local import LocalSupervisor
+from headrace.cluster.rundir import RunDir, open_run_dir
+from headrace.core.errors import ReplicaError
+from headrace.core.messages import AnyMessage, Codec, Message, Ready, Topology
+from headrace.deployment import DeploymentConfig, check_shardings, launch_specs
+from headrace.transfer.control import AsyncControlSocket
+
+T = TypeVar("T")
+Listener = Callable[[AnyMessage], None]
+
+KEY_BYTES = 32
+
+_log = logging.getLogger(__name__)
+_rank_log = logging.getLogger("headrace.rank")
+
+
+class RunningCluster:
+    """The ranks of one deployment and the control socket that they answer to.
+
+    Order: ``open``, ``listen`` as often as needed, ``start``, then ``stop``, which is also right
+    after any failure. Used from one event loop.
+
+    Args:
+        config: The deployment.
+        source: Its model.
+        on_event: Called with every event of a rank's life.
+    """
+
+    def __init__(
+        self,
+        config: DeploymentConfig,
+        source: ModelSource,
+        *,
+        on_event: Callable[[Event], None] = ignore,
+    ) -> None:
+        self._config = config
+        self._source = source
+        self._on_event = on_event
+        self._listeners: list[Listener] = []
+        self._run_dir: RunDir | None = None
+        self._control: AsyncControlSocket | None = None
+        self._supervisor: LocalSupervisor | None = None
+        self._topology: Topology | None = None
+
+    @property
+    def topology(self) -> Topology:
+        """The replicas that were started; known once ``start`` has returned."""
+        if self._topology is None:
+            raise ReplicaError("the ranks have not been started")
+        return self._topology
+
+    @property
+    def ready(self) -> list[Ready]:
+        """What each rank said of its pool when it was ready, in the order of the topology."""
+        return self._open_supervisor().ready
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """Process ids of the living ranks by name."""
+        return self._open_supervisor().pids
+
+    @property
+    def address(self) -> str:
+        """Where ranks send outputs: the ``reply_to`` of a request."""
+        return self._open_control().address
+
+    def open(self) -> None:
+        """Check the shardings, then make the run folder and the control socket.
+
+        Raises:
+            ShardingError: The model cannot be split so; nothing has been made.
+            ConfigError: No folder or socket can be had.
+        """
+        check_shardings(self._config, self._source.config)
+        key = secrets.token_bytes(KEY_BYTES)
+        self._run_dir = open_run_dir()
+        self._control = AsyncControlSocket(self._run_dir.address("edge"), Codec(key))
+        self._control.open()
+        self._supervisor = LocalSupervisor(
+            launch_specs(
+                self._config,
+                deployment_id=self._run_dir.deployment_id,
+                run_dir=str(self._run_dir.path),
+                key=key.hex(),
+                supervisor=self._control.address,
+                model=self._source.launch,
+                is_moe=self._source.is_moe,
+            ),
+            run_dir=self._run_dir,
+            control=self._control,
+            hooks=Hooks(on_event=self._on_event, on_message=self._deliver, on_line=_log_line),
+        )
+
+    def listen(self, listener: Listener) -> None:
+        """Have ``listener`` called with each ``Outputs``, ``Heartbeat``, ``Topology``, ``Ready``.
+
+        It runs on the event loop and must not block.
+        """
+        self._listeners.append(listener)
+
+    async def start(self) -> None:
+        """Start every rank and wait until all are ready and know of each other.
+
+        Raises:
+            UserError: A rank refused to start for a reason that a person can mend.
+            ReplicaError: A rank died or was not ready in time. Everything is stopped already.
+        """
+        supervisor = self._open_supervisor()
+        self._topology = await supervisor.start()
+        self._deliver(self._topology)
+        for ready in supervisor.ready:
+            self._deliver(ready)
+
+    def send(self, address: str, message: Message) -> bool:
+        """Queue a message for a rank without waiting; False when the rank takes no more."""
+        return self._open_control().send(address, message)
+
+    async def guard(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return what ``work`` returns, or cancel it and raise once a rank is lost.
+
+        Raises:
+            HeadraceError: Why the deployment cannot go on, naming the rank.
+        """
+        task = asyncio.ensure_future(work)
+        failure = asyncio.ensure_future(self._open_supervisor().failure())
+        try:
+            await asyncio.wait({task, failure}, return_when=asyncio.FIRST_COMPLETED)
+            if failure.done():
+                raise failure.result()
+            return task.result()
+        finally:
+            task.cancel()
+            failure.cancel()
+            await asyncio.gather(task, failure, return_exceptions=True)
+
+    async def stop(self) -> None:
+        """End every rank and remove what the deployment left; idempotent, at most 4.5 s."""
+        if self._supervisor is not None:
+            await self._supervisor.stop()
+        if self._control is not None:
+            self._control.close()
+        if self._run_dir is not None:
+            self._run_dir.remove()
+
+    def _deliver(self, message: AnyMessage) -> None:
+        # Heartbeats come before the topology; nobody above knows yet whose they are.
+        if self._topology is None:
+            return
+        for listener in self._listeners:
+            listener(message)
+
+    def _open_control(self) -> AsyncControlSocket:
+        if self._control is None:
+            raise ReplicaError("the control socket is not open")
+        return self._control
+
+    def _open_supervisor(self) -> LocalSupervisor:
+        if self._supervisor is None:
+            raise ReplicaError("the ranks have not been started")
+        return self._supervisor
+
+
+@asynccontextmanager
+async def running_cluster(
+    config: DeploymentConfig,
+    source: ModelSource,
+    *,
+    on_event: Callable[[Event], None] = ignore,
+) -> AsyncIterator[RunningCluster]:
+    """Run a deployment's ranks as long as the context lasts.
+
+    Work that waits for ranks belongs into ``guard``, which ends when a rank is lost.
+
+    Raises:
+        UserError: A sharding, folder or checkpoint that a person can mend.
+        ReplicaError: A rank died or was not ready in time.
+    """
+    cluster = RunningCluster(config, source, on_event=on_event)
+    try:
+        cluster.open()
+        await cluster.start()
+        yield cluster
+    finally:
+        await cluster.stop()
+
+
+def _log_line(rank: str, line: str) -> None:
+    level = logging.getLevelNamesMapping().get(line.partition(" ")[0], logging.INFO)
+    _rank_log.log(level, "%s: %s", rank, line)
