@@ -135,6 +135,7 @@ class BlockPool:
         for block_id in block_ids:
             if self._references[block_id] == 1 and block_id in self._pinned:
                 raise ValueError(f"block {block_id} is pinned: unpin or quarantine it instead")
+        # From the end, so that evicting finds a leaf at once and need not walk down to one.
         for block_id in reversed(block_ids):
             self._references[block_id] -= 1
             self._settle(block_id)

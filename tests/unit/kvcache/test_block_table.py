@@ -140,6 +140,22 @@ def test_a_fork_at_a_block_boundary_copies_nothing():
     assert sister.blocks_to_append(1) == 1
 
 
+def test_forks_that_went_apart_are_cached_under_their_own_histories():
+    pool = BlockPool(12, SIZE)
+    first, second = [0, 1, 2, 3, 7, 7, 7, 7, 7], [0, 1, 2, 3, 8, 8, 8, 8, 8]
+    table = open_table(pool, first)
+    table.advance(4)
+    table.publish(first)
+    sister = table.fork()
+    assert sister is not None
+    for each, token_ids in ((table, first), (sister, second)):
+        assert each.reserve(5)
+        each.advance(5)
+        each.publish(token_ids)
+    assert pool.match(first) == (table.block_ids[:2], 8)
+    assert pool.match(second) == (sister.block_ids[:2], 8)
+
+
 def test_a_fork_without_room_changes_nothing():
     pool = BlockPool(2, SIZE)
     table = open_table(pool, list(range(7)))
