@@ -48,7 +48,7 @@ class RegionDescriptor(Struct, frozen=True, kw_only=True):
     layout: CacheLayout
 
 
-class Message(Struct, frozen=True, kw_only=True, tag=True):
+class Message(Struct, kw_only=True, tag=True):
     """Base of all messages; ``tag`` is the class name on the wire."""
 
 
@@ -67,6 +67,7 @@ class Submit(Message):
         prefill_replica: Replica chosen by the router; empty when there is none.
         ordinal: Running number of the request at its edge (the replay back end plays by it).
         deadline_s: Seconds without progress after which a transfer is given up.
+        trace: Send raw logits and KV digests along (``verify`` compares deployments by them).
     """
 
     request_id: str
@@ -77,6 +78,7 @@ class Submit(Message):
     prefill_replica: str = ""
     ordinal: int = 0
     deadline_s: float = 30.0
+    trace: bool = False
 
 
 class Abort(Message):
@@ -93,6 +95,19 @@ class TokenLogprob(Struct, frozen=True):
     top: list[tuple[int, float]]
 
 
+class Trace(Struct, frozen=True, kw_only=True):
+    """What a step computed, in a form that does not depend on the sharding.
+
+    Attributes:
+        logits: Raw fp32 logits of the step's row, native byte order.
+        kv_digests: With the last output only: per model layer, one digest for each run of 16
+            tokens of the sequence's KV (all heads, K then V).
+    """
+
+    logits: bytes
+    kv_digests: list[list[bytes]] = []
+
+
 class Output(Struct, frozen=True, kw_only=True):
     """What one step added to one choice of a request.
 
@@ -107,6 +122,7 @@ class Output(Struct, frozen=True, kw_only=True):
     finish_reason: FinishReason | None = None
     ledger: Ledger | None = None
     error: str = ""
+    trace: Trace | None = None
 
 
 class Outputs(Message):
@@ -358,7 +374,9 @@ class Codec:
         if magic != _MAGIC:
             raise ProtocolError("frame without the protocol's magic")
         if version != PROTOCOL_VERSION:
-            raise ProtocolError(f"protocol version {version}: this process speaks {PROTOCOL_VERSION}")
+            raise ProtocolError(
+                f"protocol version {version}: this process speaks {PROTOCOL_VERSION}"
+            )
         payload = memoryview(frame)[_HEADER.size :]
         if not hmac.compare_digest(mac, self._mac(payload)):
             raise ProtocolError("frame with a wrong key")

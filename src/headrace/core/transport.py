@@ -13,8 +13,6 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import Struct
 
-from headrace.core.messages import RegionDescriptor
-
 Int64s = npt.NDArray[np.int64]
 
 

@@ -1,0 +1,44 @@
+"""A launch spec crosses the process border whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from headrace.core.errors import ConfigError
+from headrace.core.launch import EngineConfig, LaunchSpec
+from headrace.core.sharding import Role, Sharding
+
+SPEC = LaunchSpec(
+    deployment_id="d",
+    run_dir="/run/d",
+    key="00" * 16,
+    model="tiny",
+    replica="prefill0",
+    role=Role.PREFILL,
+    sharding=Sharding(tp=2, ep=2),
+    rank=1,
+    generation=7,
+    ranks_on_host=4,
+    supervisor="ipc:///run/d/s",
+)
+
+
+def test_json_round_trip() -> None:
+    assert LaunchSpec.from_json(SPEC.to_json()) == SPEC
+
+
+def test_addresses_are_minted_per_generation() -> None:
+    assert SPEC.address == "ipc:///run/d/prefill0.1.7.ctl"
+
+
+def test_unknown_fields_are_refused() -> None:
+    with pytest.raises(ConfigError, match="does not parse"):
+        LaunchSpec.from_json(SPEC.to_json()[:-1] + b',"x":1}')
+
+
+@pytest.mark.parametrize(
+    "field", [{"pinned_fraction": 0.0}, {"max_sequences": 0}, {"max_step_tokens": 0}]
+)
+def test_engine_knobs_out_of_range_are_named(field: dict) -> None:
+    with pytest.raises(ConfigError, match=next(iter(field))):
+        EngineConfig(**field)

@@ -1,0 +1,13 @@
+"""Values that cross between plan, engine and transports."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from headrace.core.transport import Fragments
+
+
+def test_total_bytes_is_the_sum_of_the_fragments() -> None:
+    offsets = np.array([0, 64], dtype=np.int64)
+    fragments = Fragments(offsets, offsets, np.array([16, 48], dtype=np.int64))
+    assert fragments.total_bytes == 64
