@@ -81,6 +81,15 @@ def test_a_refused_table_leaves_the_pool_as_it_was():
     assert pool.match(list(range(9))).num_tokens == 8
 
 
+def test_cached_tokens_are_counted_once_they_are_used():
+    pool = BlockPool(8, SIZE)
+    cache_prompt(pool, list(range(8)))
+    for _ in range(3):
+        pool.match(list(range(8)))  # asking again while a request waits counts nothing
+    open_table(pool, list(range(8)))
+    assert (pool.counters.opened_tokens, pool.counters.cached_tokens) == (16, 7)
+
+
 def test_growth_takes_a_block_only_when_the_last_is_full():
     pool = BlockPool(3, SIZE)
     table = open_table(pool, [1, 2, 3])
