@@ -9,11 +9,22 @@ Shape letters:
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from headrace.core.layouts import KV_TILE_TOKENS
 from headrace.kernels.attention.plan import AttentionPlan, Piece, Span
+
+
+@dataclass(slots=True)
+class _Running:
+    """Online softmax of a piece: output not yet divided, sum of weights, and maximum."""
+
+    out_GBMD: Tensor
+    sum_GBM1: Tensor
+    max_GBM1: Tensor
 
 
 def paged_attention(
@@ -89,20 +100,12 @@ def _real_rows(rows_GBMD: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 def _attend(q_GBMD: Tensor, pool_2GNSD: Tensor, piece: Piece) -> Tensor:
-    out_GBMD = torch.zeros_like(q_GBMD)
-    sum_GBM1 = torch.zeros_like(q_GBMD[..., :1])
-    max_GBM1 = torch.full_like(sum_GBM1, -torch.inf)
+    state: _Running | None = None
     for span in piece.spans:
-        num_runs = span.num_runs
-        _fold_span(
-            q_GBMD[:, :num_runs],
-            _gather_tiles(pool_2GNSD, span),
-            span,
-            out_GAMD=out_GBMD[:, :num_runs],
-            sum_GAM1=sum_GBM1[:, :num_runs],
-            max_GAM1=max_GBM1[:, :num_runs],
-        )
-    return out_GBMD.div_(sum_GBM1)
+        q_GAMD = q_GBMD[:, : span.num_runs]
+        state = _fold_span(q_GAMD, _gather_tiles(pool_2GNSD, span), span, state)
+    assert state is not None  # every run has at least its own key
+    return state.out_GBMD.div_(state.sum_GBM1)
 
 
 def _gather_tiles(pool_2GNSD: Tensor, span: Span) -> Tensor:
@@ -116,16 +119,8 @@ def _gather_tiles(pool_2GNSD: Tensor, span: Span) -> Tensor:
     return kv.view(2, -1, KV_TILE_TOKENS, head_dim)
 
 
-def _fold_span(
-    q_GAMD: Tensor,
-    kv_2XKD: Tensor,
-    span: Span,
-    *,
-    out_GAMD: Tensor,
-    sum_GAM1: Tensor,
-    max_GAM1: Tensor,
-) -> None:
-    """Fold a span's tiles into the running output, sum and maximum, in place.
+def _fold_span(q_GAMD: Tensor, kv_2XKD: Tensor, span: Span, state: _Running | None) -> _Running:
+    """Fold a span's tiles into the state of its runs, in place, and return it.
 
     Everything that does not depend on the tile before is done for all tiles at once (X = G*A*L
     products); the recurrence itself goes tile by tile.
@@ -137,16 +132,20 @@ def _fold_span(
     scores = scores_XMK.view(*tiles, KV_TILE_TOKENS)
     if span.hidden_ALMK is not None:
         scores.masked_fill_(span.hidden_ALMK, -torch.inf)
-    max_GALM1 = scores.amax(-1, keepdim=True)
-    before = [max_GAM1]
-    for tile in range(span.num_tiles):
-        before.append(torch.maximum(before[-1], max_GALM1[:, :, tile]))
-    max_GALM1 = torch.stack(before[1:], dim=2)
-    decay_GALM1 = torch.exp(torch.stack(before[:-1], dim=2) - max_GALM1)
-    weights = scores.sub_(max_GALM1).exp_()
-    sum_GALM1 = weights.sum(-1, keepdim=True)
-    out_GALMD = torch.bmm(scores_XMK, kv_2XKD[1]).view(*tiles, head_dim)
-    for tile in range(span.num_tiles):
-        out_GAMD.mul_(decay_GALM1[:, :, tile]).add_(out_GALMD[:, :, tile])
-        sum_GAM1.mul_(decay_GALM1[:, :, tile]).add_(sum_GALM1[:, :, tile])
-    max_GAM1.copy_(before[-1])
+    tile_maxima = scores.amax(-1, keepdim=True).unbind(2)
+    maxima = [tile_maxima[0] if state is None else state.max_GBM1[:, :num_runs]]
+    for tile_max in tile_maxima:
+        maxima.append(torch.maximum(maxima[-1], tile_max))
+    max_GALM1 = torch.stack(maxima[1:], dim=2)
+    sums = scores.sub_(max_GALM1).exp_().sum(-1, keepdim=True).unbind(2)
+    outs = torch.bmm(scores_XMK, kv_2XKD[1]).view(*tiles, head_dim).unbind(2)
+    first = 0
+    if state is None:
+        state = _Running(out_GBMD=outs[0], sum_GBM1=sums[0], max_GBM1=maxima[1])
+        first = 1
+    for tile in range(first, span.num_tiles):
+        decay_GAM1 = torch.exp(maxima[tile] - maxima[tile + 1])
+        state.out_GBMD[:, :num_runs].mul_(decay_GAM1).add_(outs[tile])
+        state.sum_GBM1[:, :num_runs].mul_(decay_GAM1).add_(sums[tile])
+    state.max_GBM1[:, :num_runs] = maxima[-1]
+    return state

@@ -24,7 +24,7 @@ def pad_rows(x_TK: Tensor) -> Tensor:
     """
     missing = -x_TK.shape[0] % ROW_MULTIPLE
     if missing:
-        x_TK = F.pad(x_TK, (0, 0) * (x_TK.dim() - 1) + (0, missing))
+        x_TK = torch.constant_pad_nd(x_TK, (0, 0) * (x_TK.dim() - 1) + (0, missing))
     return x_TK.float()
 
 

@@ -2,7 +2,6 @@
 
 Shape letters:
     R = token rows   K = experts per token   E = experts held   P = pairs whose expert is held
-    A = experts with at least one pair
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ class Pairs:
         places_P: int64 row of each pair in the padded arrangement, where expert after expert has
             its rows followed by its padding; an expert without pairs has no rows.
         ends_E: int32 end of each expert's rows in the padded arrangement.
-        active_A: int64 experts that have pairs, ascending.
     """
 
     num_pairs: int
@@ -38,39 +36,45 @@ class Pairs:
     experts_P: Tensor
     places_P: Tensor
     ends_E: Tensor
-    active_A: Tensor
 
 
-def group_pairs(ids_RK: Tensor, *, first_expert: int, num_experts: int) -> Pairs:
-    """Group the pairs whose expert is one of ``num_experts`` from ``first_expert``.
+def local_id_table(experts: range, num_experts: int) -> Tensor:
+    """Return int64 ``[num_experts + 1]``: each expert's place among those held, or their number.
+
+    The last entry answers for the id -1 of an absent pair.
+    """
+    table = torch.full((num_experts + 1,), len(experts))
+    table[experts.start : experts.stop] = torch.arange(len(experts))
+    return table
+
+
+def group_pairs(ids_RK: Tensor, *, num_experts: int) -> Pairs:
+    """Group the pairs whose expert is held.
 
     Args:
-        ids_RK: int64 expert ids, different within a row; others are passed over. Not modified.
-        first_expert: Id of the first expert held.
+        ids_RK: int64 places of the experts among those held, from ``local_id_table``; E is
+            passed over. Not modified.
         num_experts: E.
 
     Cost:
-        One stable sort of R*K keys and one host sync.
+        One stable sort of R*K keys and two host syncs.
     """
-    keys = ids_RK.flatten() - first_expert
-    # Pairs of experts held elsewhere sort behind the last of ours and are cut off.
-    keys = torch.where((keys < 0) | (keys >= num_experts), num_experts, keys)
+    keys = ids_RK.flatten()
     sorted_keys, order = keys.sort(stable=True)
     counts_E = torch.bincount(keys, minlength=num_experts + 1)[:num_experts]
     padded_E = (counts_E + (ROW_MULTIPLE - 1)) // ROW_MULTIPLE * ROW_MULTIPLE
     ends_E = padded_E.cumsum(0)
+    # Pairs of experts held elsewhere have sorted behind the last of ours.
     num_pairs = int(counts_E.sum())
     slots_P, experts_P = order[:num_pairs], sorted_keys[:num_pairs]
     # A pair moves right by all the padding of the experts before its own.
     shift_E = (ends_E - padded_E) - (counts_E.cumsum(0) - counts_E)
-    places_P = torch.arange(num_pairs, device=keys.device) + shift_E[experts_P]
     return Pairs(
         num_pairs=num_pairs,
         num_padded=int(ends_E[-1]),
         slots_P=slots_P,
         rows_P=slots_P // ids_RK.shape[1],
         experts_P=experts_P,
-        places_P=places_P,
+        places_P=torch.arange(num_pairs, device=keys.device) + shift_E[experts_P],
         ends_E=ends_E.to(torch.int32),
-        active_A=counts_E.nonzero().squeeze(1),
     )

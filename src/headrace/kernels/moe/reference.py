@@ -1,10 +1,14 @@
 """Plain-torch grouped expert MLP.
 
+Two ways, bit-equal: up to 16 rows, every expert that any row chose computes all rows (a product
+has 16 rows anyway) and weights of zero take out what was not chosen; beyond, pairs are sorted by
+expert. Expert weights keep their released orientation, so that loading copies as little as it can.
+
 Shape letters:
     R = token rows   K = experts per token   E = experts held   H = hidden width
-    I = expert width held   W = width parts held   C = I / W, columns of a part
-    P = (row, expert) pairs whose expert is held   X = pair rows, each expert's padded to 16
-    A = experts with pairs   O = 16 rows
+    I = expert width held   J = 2I   W = width parts held   C = I / W, columns of a part
+    A = experts with pairs   O = 16 rows   P = (row, expert) pairs whose expert is held
+    X = rows of a grouped product, each expert's a multiple of 16
     G = expert groups held   S = subtrees: 1 when the experts are held in full, else G
 """
 
@@ -17,12 +21,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headrace.kernels.linear import ROW_MULTIPLE
-from headrace.kernels.moe.grouping import Pairs, group_pairs
+from headrace.kernels.moe.grouping import group_pairs, local_id_table
 from headrace.kernels.swiglu import swiglu
 from headrace.kernels.tree import tree_sum
 
-# Below this many bytes, the active experts' weights are gathered for one batched product; above,
-# the copy costs more than a grouped product's walk over all experts.
+# Up to this many bytes of active experts are copied for one batched product; above, the copy costs
+# more than a grouped product's walk over all experts.
 MAX_GATHER_BYTES = 4 << 20
 
 # Elements of the leaves of one slab of rows: bounds the memory of a long prompt chunk.
@@ -34,53 +38,51 @@ class ExpertWeights:
     """A rank's experts, packed for this kernel by ``pack_experts``.
 
     Attributes:
-        gate_up_EHJ: ``[E, H, 2I]``, gate columns first.
-        down_EWCH: Down projection by width part, contiguous.
-        first_expert: Model-wide id of the first expert held.
+        gate_up_E1JH: Gate rows, then up rows, as one part.
+        down_EWHC: Down projection by width part.
+        local_ids: int64; entry i is expert i's place among the experts held, or E.
+        group_E: int64 expert group, counted from the first held, of each expert held.
         num_groups: G.
         is_whole: The experts' whole width is held.
-        exact: Canonical products in fp32; otherwise in the weights' own dtype.
     """
 
-    gate_up_EHJ: Tensor
-    down_EWCH: Tensor
-    first_expert: int
+    gate_up_E1JH: Tensor
+    down_EWHC: Tensor
+    local_ids: Tensor
+    group_E: Tensor
     num_groups: int
     is_whole: bool
-    exact: bool
 
 
 def pack_experts(
     gate_up_EJH: Tensor,
     down_EHI: Tensor,
     *,
-    first_expert: int,
+    experts: range,
+    num_experts: int,
     num_groups: int,
     num_parts: int,
     is_whole: bool,
-    exact: bool,
 ) -> ExpertWeights:
     """Arrange a rank's expert weights once, at load.
 
     Args:
-        gate_up_EJH: ``[E, 2I, H]``, gate rows first. Kept by reference when fp32 or not exact.
-        down_EHI: ``[E, H, I]``; copied.
-        first_expert: Model-wide id of the first expert held.
+        gate_up_EJH: ``[E, 2I, H]``, gate rows first, in the dtype to multiply in (fp32 for
+            canonical products). Kept by reference.
+        down_EHI: ``[E, H, I]``, likewise; copied.
+        experts: Model-wide ids of the experts held.
+        num_experts: Experts of the model.
         num_groups: Expert groups held; divides E.
         num_parts: Width parts held; divides I.
         is_whole: These are all the width parts of the model.
-        exact: Keep an fp32 compute copy.
     """
-    if exact:
-        gate_up_EJH, down_EHI = gate_up_EJH.float(), down_EHI.float()
-    down_EWCH = down_EHI.unflatten(2, (num_parts, -1)).permute(0, 2, 3, 1).contiguous()
     return ExpertWeights(
-        gate_up_EHJ=gate_up_EJH.transpose(1, 2),
-        down_EWCH=down_EWCH,
-        first_expert=first_expert,
+        gate_up_E1JH=gate_up_EJH.unsqueeze(1),
+        down_EWHC=down_EHI.unflatten(2, (num_parts, -1)).transpose(1, 2).contiguous(),
+        local_ids=local_id_table(experts, num_experts),
+        group_E=torch.arange(len(experts)) * num_groups // len(experts),
         num_groups=num_groups,
         is_whole=is_whole,
-        exact=exact,
     )
 
 
@@ -95,8 +97,8 @@ def expert_partials(
 
     Args:
         x_RH: Rows in the model dtype; R may be 0. Not modified.
-        ids_RK: int64 model-wide expert ids, different within a row; ids of experts not held
-            (negative ones too) are passed over. Not modified.
+        ids_RK: int64 model-wide expert ids, different within a row; experts not held are passed
+            over, and so is -1. Not modified.
         weights_RK: Gate weights, any float dtype. Not modified.
         experts: The rank's experts.
 
@@ -111,8 +113,7 @@ def expert_partials(
         6*X*H*I FLOPs; leaves of at most ``MAX_SLAB_ELEMENTS`` at a time (or of 16 rows). One host
         sync (rows per expert).
     """
-    num_parts, hidden = experts.down_EWCH.shape[1], x_RH.shape[1]
-    leaf_elements = experts.num_groups * num_parts * hidden
+    leaf_elements = experts.num_groups * experts.down_EWHC.shape[1] * x_RH.shape[1]
     slab = max(ROW_MULTIPLE, MAX_SLAB_ELEMENTS // leaf_elements)
     if x_RH.shape[0] <= slab:
         return _slab_partials(x_RH, ids_RK, weights_RK, experts)
@@ -123,56 +124,79 @@ def expert_partials(
 def _slab_partials(
     x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertWeights
 ) -> Tensor:
-    num_experts, num_parts, _, hidden = experts.down_EWCH.shape
-    num_rows = x_RH.shape[0]
-    leaves = torch.zeros(
-        (num_rows * experts.num_groups, num_parts * hidden), dtype=torch.float32, device=x_RH.device
-    )
-    pairs = group_pairs(ids_RK, first_expert=experts.first_expert, num_experts=num_experts)
-    if pairs.num_pairs:
-        out_PWH = _pair_outputs(x_RH, pairs, experts)
-        weights_P11 = weights_RK.flatten()[pairs.slots_P].float()[:, None, None]
-        group_P = pairs.experts_P // (num_experts // experts.num_groups)
-        leaf_P = pairs.rows_P * experts.num_groups + group_P
-        # Pairs are in ascending expert order, and so is what meets in one leaf.
-        leaves.index_add_(0, leaf_P, out_PWH.mul_(weights_P11).flatten(1))
-    leaves_RGWH = leaves.view(num_rows, experts.num_groups, num_parts, hidden)
+    local_ids_RK = experts.local_ids[ids_RK]
+    group_sums = _few_rows if x_RH.shape[0] <= ROW_MULTIPLE else _many_rows
+    sums_GRH = group_sums(x_RH, local_ids_RK, weights_RK.float(), experts)
     if experts.is_whole:
-        return tree_sum(leaves_RGWH.flatten(1, 2), dim=1).unsqueeze(1)
-    return tree_sum(leaves_RGWH, dim=2)
+        return tree_sum(sums_GRH).unsqueeze(1)
+    return sums_GRH.transpose(0, 1)
 
 
-def _pair_outputs(x_RH: Tensor, pairs: Pairs, experts: ExpertWeights) -> Tensor:
-    """Run the MLP of each pair: fp32 ``[P, W, H]``, not yet weighted."""
-    product_dtype = experts.down_EWCH.dtype
-    x_XH = torch.zeros((pairs.num_padded, x_RH.shape[1]), dtype=product_dtype, device=x_RH.device)
-    x_XH[pairs.places_P] = x_RH[pairs.rows_P].to(product_dtype)
-    product = _gathered if _is_small(pairs, experts) else _grouped
-    gate_up_X1J = product(x_XH.unsqueeze(1), experts.gate_up_EHJ.unsqueeze(1), pairs)
-    act_XI = swiglu(gate_up_X1J.squeeze(1).to(x_RH.dtype)).to(product_dtype)
-    act_XWC = act_XI.unflatten(1, (experts.down_EWCH.shape[1], -1))
-    return product(act_XWC, experts.down_EWCH, pairs)[pairs.places_P].float()
+def _few_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertWeights) -> Tensor:
+    """Return each group's subtree of at most 16 rows; every active expert computes all of them."""
+    num_rows, hidden = x_RH.shape
+    num_experts, num_parts = experts.down_EWHC.shape[:2]
+    # The column past the last collects what is held elsewhere.
+    weights_RE = weights_RK.new_zeros((num_rows, num_experts + 1)).scatter_(1, ids_RK, weights_RK)
+    counts_E = torch.bincount(ids_RK.flatten(), minlength=num_experts + 1)[:num_experts]
+    active_A = counts_E.nonzero().squeeze(1)
+    leaves_GWRH = weights_RK.new_zeros((experts.num_groups, num_parts, num_rows, hidden))
+    num_active = active_A.shape[0]
+    if num_active:
+        x_OH = x_RH.new_zeros((ROW_MULTIPLE, hidden), dtype=experts.down_EWHC.dtype)
+        x_OH[:num_rows] = x_RH
+        x_A1OH = x_OH.expand(num_active, 1, -1, -1)
+        gate_up_A1OJ = _few_product(x_A1OH, experts.gate_up_E1JH, active_A).to(x_RH.dtype)
+        act_AOI = swiglu(gate_up_A1OJ.squeeze(1)).to(x_OH.dtype)
+        act_AWOC = act_AOI.view(num_active, ROW_MULTIPLE, num_parts, -1).transpose(1, 2)
+        out_AWOH = _few_product(act_AWOC, experts.down_EWHC, active_A)
+        weights_A1R1 = weights_RE.t().index_select(0, active_A)[:, None, :, None]
+        # Active experts ascend, and so does what meets in one leaf.
+        leaves_GWRH.index_add_(
+            0, experts.group_E[active_A], out_AWOH[:, :, :num_rows].float() * weights_A1R1
+        )
+    return tree_sum(leaves_GWRH, dim=1)
 
 
-def _is_small(pairs: Pairs, experts: ExpertWeights) -> bool:
-    """Whether every expert has at most one run of 16 rows and gathering weights is cheap."""
-    if pairs.num_padded != len(pairs.active_A) * ROW_MULTIPLE:
-        return False
-    gathered_bytes = len(pairs.active_A) * experts.gate_up_EHJ[0].nbytes
-    return len(pairs.active_A) == len(experts.gate_up_EHJ) or gathered_bytes <= MAX_GATHER_BYTES
+def _few_product(x_AWOC: Tensor, weight_EWHC: Tensor, active_A: Tensor) -> Tensor:
+    """Multiply 16 rows of each active expert, part by part: ``[A, W, 16, H]``."""
+    num_active, num_parts = x_AWOC.shape[:2]
+    if num_active < weight_EWHC.shape[0]:
+        if num_active * weight_EWHC[0].nbytes > MAX_GATHER_BYTES:
+            counts_E = torch.zeros(weight_EWHC.shape[0], dtype=torch.int32)
+            ends_E = counts_E.index_fill_(0, active_A, ROW_MULTIPLE).cumsum(0, dtype=torch.int32)
+            x_XWC = x_AWOC.transpose(1, 2).flatten(0, 1)
+            out_XWH = _grouped_product(x_XWC, weight_EWHC, ends_E)
+            return out_XWH.unflatten(0, (num_active, ROW_MULTIPLE)).transpose(1, 2)
+        weight_EWHC = weight_EWHC.index_select(0, active_A)
+    out = torch.bmm(x_AWOC.flatten(0, 1), weight_EWHC.flatten(0, 1).transpose(1, 2))
+    return out.view(num_active, num_parts, ROW_MULTIPLE, -1)
 
 
-def _gathered(x_XWN: Tensor, weight_EWNM: Tensor, pairs: Pairs) -> Tensor:
-    """Multiply part by part in one batched product; bit-equal to ``_grouped``."""
-    if len(pairs.active_A) < len(weight_EWNM):
-        weight_EWNM = weight_EWNM[pairs.active_A]
-    x_AWON = x_XWN.unflatten(0, (-1, ROW_MULTIPLE)).transpose(1, 2)
-    out_AWOM = torch.bmm(x_AWON.flatten(0, 1), weight_EWNM.flatten(0, 1))
-    return out_AWOM.unflatten(0, x_AWON.shape[:2]).transpose(1, 2).flatten(0, 1)
+def _many_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertWeights) -> Tensor:
+    """Return each group's subtree of any number of rows, pairs sorted by expert."""
+    num_rows, hidden = x_RH.shape
+    num_experts, num_parts = experts.down_EWHC.shape[:2]
+    leaves = weights_RK.new_zeros((experts.num_groups * num_rows, num_parts, hidden))
+    pairs = group_pairs(ids_RK, num_experts=num_experts)
+    if pairs.num_pairs:
+        x_XH = x_RH.new_zeros((pairs.num_padded, hidden), dtype=experts.down_EWHC.dtype)
+        x_XH[pairs.places_P] = x_RH[pairs.rows_P].to(x_XH.dtype)
+        gate_up_X1J = _grouped_product(x_XH.unsqueeze(1), experts.gate_up_E1JH, pairs.ends_E)
+        act_XI = swiglu(gate_up_X1J.squeeze(1).to(x_RH.dtype)).to(x_XH.dtype)
+        act_XWC = act_XI.unflatten(1, (num_parts, -1))
+        out_XWH = _grouped_product(act_XWC, experts.down_EWHC, pairs.ends_E)
+        weights_P11 = weights_RK.flatten()[pairs.slots_P][:, None, None]
+        leaf_P = experts.group_E[pairs.experts_P] * num_rows + pairs.rows_P
+        # Pairs are in ascending expert order, and so is what meets in one leaf.
+        leaves.index_add_(0, leaf_P, out_XWH[pairs.places_P].float() * weights_P11)
+    return tree_sum(leaves, dim=1).view(experts.num_groups, num_rows, hidden)
 
 
-def _grouped(x_XWN: Tensor, weight_EWNM: Tensor, pairs: Pairs) -> Tensor:
-    """Multiply part by part, each over all experts."""
-    parts = zip(x_XWN.unbind(1), weight_EWNM.unbind(1), strict=True)
-    outs = [F.grouped_mm(x_XN, weight_ENM, offs=pairs.ends_E) for x_XN, weight_ENM in parts]
-    return torch.stack(outs, dim=1) if len(outs) > 1 else outs[0].unsqueeze(1)
+def _grouped_product(x_XWC: Tensor, weight_EWHC: Tensor, ends_E: Tensor) -> Tensor:
+    """Multiply each expert's rows by its own weight, part by part: ``[X, W, H]``."""
+    parts = zip(x_XWC.unbind(1), weight_EWHC.unbind(1), strict=True)
+    outs = [
+        F.grouped_mm(x_XC, weight_EHC.transpose(1, 2), offs=ends_E) for x_XC, weight_EHC in parts
+    ]
+    return torch.stack(outs, dim=1)

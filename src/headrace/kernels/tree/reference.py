@@ -29,14 +29,14 @@ def tree_sum(leaves: Tensor, dim: int = 0) -> Tensor:
         S - 1 additions per element in a + m - 1 calls; no host sync.
     """
     size = leaves.shape[dim]
-    levels = (size & -size).bit_length() - 1
-    run = size >> levels
+    before, after = leaves.shape[:dim], leaves.shape[dim + 1 :]
+    width = size & -size
+    run = size // width
     if run > 1:
-        runs = leaves.unflatten(dim, (1 << levels, run))
-        leaves = runs.select(dim + 1, 0)
-        for index in range(1, run):
-            leaves = leaves + runs.select(dim + 1, index)
-    for _ in range(levels):
-        pairs = leaves.unflatten(dim, (leaves.shape[dim] // 2, 2))
-        leaves = pairs.select(dim + 1, 0) + pairs.select(dim + 1, 1)
-    return leaves.squeeze(dim)
+        total, *others = leaves.reshape(*before, width, run, *after).unbind(dim + 1)
+        leaves = sum(others, total)
+    while width > 1:
+        width //= 2
+        left, right = leaves.reshape(*before, width, 2, *after).unbind(dim + 1)
+        leaves = left + right
+    return leaves.reshape(*before, *after)

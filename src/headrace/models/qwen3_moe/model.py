@@ -67,13 +67,13 @@ def _load_moe(weights: Weights, prefix: str) -> MoeMlp:
     setup = weights.setup
     config, shard = setup.config, setup.shard
     experts = pack_experts(
-        weights.stored(prefix + "experts.gate_up_proj"),
-        weights.stored(prefix + "experts.down_proj"),
-        first_expert=shard.experts.start,
+        weights.compute(prefix + "experts.gate_up_proj"),
+        weights.compute(prefix + "experts.down_proj"),
+        experts=shard.experts,
+        num_experts=config.num_experts,
         num_groups=shard.num_expert_groups * len(shard.experts) // config.num_experts,
         num_parts=len(shard.width_parts),
         is_whole=shard.owns_whole_width,
-        exact=setup.exact,
     )
     return MoeMlp(
         gate_EH=weights.compute(prefix + "gate.weight"),
