@@ -238,6 +238,7 @@ class World:
         num_choices: int = 1,
         request_id: str = "",
         deadline_s: float = 30.0,
+        trace: bool = False,
         **settings: object,
     ) -> str:
         """Give the decode rank a request; greedy unless ``params`` says otherwise."""
@@ -253,6 +254,7 @@ class World:
                 num_choices=num_choices,
                 prefill_replica="prefill" if self.tp else "",
                 deadline_s=deadline_s,
+                trace=trace,
             )
         )
         return request_id

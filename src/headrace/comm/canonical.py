@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from headrace.comm.group import Group
+from headrace.kernels.tree import tree_sum
 
 # Up to here every rank reads everybody's subtrees whole: one exchange. Above, a rank finishes its
 # share of the tokens and hands out the sums: two exchanges, but size / 2 times fewer bytes.
@@ -36,35 +37,33 @@ def all_reduce_subtrees(
         is_two_shot: Overrules the choice by size.
 
     Returns:
-        fp32 ``[T, H]``, bit-equal on all ranks and for either algorithm.
+        fp32 ``[T, H]``, bit-equal on all ranks and for either algorithm. May share memory with the
+        argument in a group of one.
 
     Cost:
         One-shot reads ``(size - 1) * T * N * H * 4`` bytes a rank; two-shot about
         ``T * (N + 1) * H * 4``.
     """
     if group.size == 1:
-        return fold_tree(subtrees_TNH)
+        return tree_sum(subtrees_TNH, dim=1)
     if is_two_shot is None:
         is_two_shot = group.size > 2 and subtrees_TNH.nbytes > ONE_SHOT_MAX_BYTES
     if not is_two_shot:
-        return fold_tree(_in_leaf_order(group.all_gather(subtrees_TNH), width_ranks))
+        return tree_sum(_in_leaf_order(group.all_gather(subtrees_TNH), width_ranks), dim=1)
     return _two_shot(group, subtrees_TNH, width_ranks=width_ranks)
 
 
-def fold_tree(subtrees_TSH: Tensor) -> Tensor:
-    """Add neighbours until one is left.
+def all_reduce_root(group: Group, root_TH: Tensor) -> Tensor:
+    """Finish a canonical sum of which every rank owns one subtree (attention output, dense MLP).
 
     Args:
-        subtrees_TSH: fp32, S a power of two. Read only.
+        group: A power of two of ranks.
+        root_TH: fp32 root of this rank's subtree. Read only.
 
     Returns:
-        fp32 ``[T, H]``.
+        fp32 ``[T, H]`` as ``all_reduce_subtrees``; ``root_TH`` itself in a group of one.
     """
-    if subtrees_TSH.shape[1] & (subtrees_TSH.shape[1] - 1):
-        raise ValueError(f"{subtrees_TSH.shape[1]} subtrees: expected a power of two")
-    while subtrees_TSH.shape[1] > 1:
-        subtrees_TSH = subtrees_TSH[:, 0::2] + subtrees_TSH[:, 1::2]
-    return subtrees_TSH[:, 0]
+    return root_TH if group.size == 1 else all_reduce_subtrees(group, root_TH.unsqueeze(1))
 
 
 def _two_shot(group: Group, subtrees_TNH: Tensor, *, width_ranks: int) -> Tensor:
@@ -73,7 +72,7 @@ def _two_shot(group: Group, subtrees_TNH: Tensor, *, width_ranks: int) -> Tensor
     share = -(-num_tokens // group.size)
     parts = [subtrees_TNH[r * share : (r + 1) * share] for r in range(group.size)]
     mine = torch.stack(group.all_to_all(parts))
-    summed_RH = fold_tree(_in_leaf_order(mine, width_ranks))
+    summed_RH = tree_sum(_in_leaf_order(mine, width_ranks), dim=1)
     padded_RH = summed_RH.new_zeros((share, hidden))
     padded_RH[: summed_RH.shape[0]] = summed_RH
     return group.all_gather(padded_RH).view(-1, hidden)[:num_tokens]

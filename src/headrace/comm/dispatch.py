@@ -1,8 +1,13 @@
 """How tokens meet the experts of other ranks, and how the results come back as canonical sums.
 
-Two exchanges behind one protocol. A prefill replica's inputs are replicated: dispatch is a local
-selection, combine an all-reduce. A decode replica's are not: each token travels once to every rank
-that owns one of its experts, and one fp32 row comes back from each.
+Two exchanges of one signature, which ``models`` declares as ``ExpertExchange``: ``run`` takes
+hidden rows in the model's dtype, int64 model-wide expert ids (distinct in a row; -1 is no expert)
+and fp32 weights, and returns the fp32 canonical sum ``[T, H]``, the same bits for any number of
+ranks. It is a collective: every rank calls it, with zero tokens too.
+
+A prefill replica's inputs are replicated: dispatch is a local selection, combine an all-reduce. A
+decode replica's are not: each token travels once to every rank that owns one of its experts, and
+one fp32 row comes back from each.
 
 Shape letters:
     T = tokens of this rank    R = rows at a rank that owns experts    K = experts per token
@@ -12,44 +17,18 @@ Shape letters:
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from headrace.comm.canonical import all_reduce_subtrees, fold_tree
+from headrace.comm.canonical import all_reduce_subtrees
 from headrace.comm.group import Group
+from headrace.kernels.tree import tree_sum
 
 # (x_RH, topk_ids_RK, topk_weights_RK) -> fp32 [R, N, H]: per row, the roots of this rank's
 # subtrees of the sum over experts, in leaf order. Ids are model-wide; those of other ranks' experts
 # add nothing. R may be zero. A subtree without any expert of the row is exactly +0.
 LocalExperts = Callable[[Tensor, Tensor, Tensor], Tensor]
-
-
-class ExpertExchange(Protocol):
-    """One replica's way to its experts."""
-
-    def run(
-        self,
-        x_TH: Tensor,
-        topk_ids_TK: Tensor,
-        topk_weights_TK: Tensor,
-        local_experts: LocalExperts,
-    ) -> Tensor:
-        """Compute the weighted sum over every token's experts, wherever they are.
-
-        A collective: every rank of the group calls it, with zero tokens too.
-
-        Args:
-            x_TH: Hidden rows in the model's dtype, contiguous. Read only.
-            topk_ids_TK: int64 model-wide expert ids, distinct in a row; -1 is no expert. Read only.
-            topk_weights_TK: fp32 weights. Read only.
-            local_experts: This rank's experts.
-
-        Returns:
-            fp32 ``[T, H]``: the canonical sum, whatever the number of ranks.
-        """
-        ...
 
 
 class ReplicatedExchange:
@@ -76,7 +55,7 @@ class ReplicatedExchange:
         topk_weights_TK: Tensor,
         local_experts: LocalExperts,
     ) -> Tensor:
-        """See ``ExpertExchange.run``; all ranks pass the same tensors and get the same result."""
+        """Combine all experts; all ranks pass the same tensors and get the same result."""
         is_local_TK = (topk_ids_TK >= self._experts.start) & (topk_ids_TK < self._experts.stop)
         rows_R = is_local_TK.any(1).nonzero().squeeze(1)
         num_tokens = x_TH.shape[0]
@@ -108,9 +87,9 @@ class AllToAllExchange:
         topk_weights_TK: Tensor,
         local_experts: LocalExperts,
     ) -> Tensor:
-        """See ``ExpertExchange.run``; token counts differ between ranks and may be zero."""
+        """Combine all experts; token counts differ between ranks and may be zero."""
         if self._group.size == 1:
-            return fold_tree(local_experts(x_TH, topk_ids_TK, topk_weights_TK))
+            return tree_sum(local_experts(x_TH, topk_ids_TK, topk_weights_TK), dim=1)
         needs_DT = self._ranks_needed(topk_ids_TK)
         ranks_P, tokens_P = needs_DT.nonzero(as_tuple=True)
         counts = needs_DT.sum(1).tolist()
@@ -118,13 +97,13 @@ class AllToAllExchange:
         received = self._group.all_to_all(list(packed.split(counts)))
         rows = _unpack(torch.cat(received), x_TH, num_topk=topk_ids_TK.shape[1])
         # This rank's experts are one subtree: one row goes back for each that came.
-        subtrees_RH = fold_tree(local_experts(*rows))
+        subtrees_RH = tree_sum(local_experts(*rows), dim=1)
         back = subtrees_RH.split([part.shape[0] for part in received])
         returned_PH = torch.cat(self._group.all_to_all(list(back)))
         sums_TDH = returned_PH.new_zeros((x_TH.shape[0], self._group.size, x_TH.shape[1]))
         # A rank that was not asked counts as +0, which is what its subtree would have been.
         sums_TDH[tokens_P, ranks_P] = returned_PH
-        return fold_tree(sums_TDH)
+        return tree_sum(sums_TDH, dim=1)
 
     def _ranks_needed(self, topk_ids_TK: Tensor) -> Tensor:
         # Column 0 takes the choices that are none (-1): padding rows travel nowhere.

@@ -24,7 +24,7 @@ def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
         senders=SendSessions(
             parts.transfer,
             region=parts.region,
-            sources=_source_layouts(parts),
+            sources=source_layouts(parts.layout, spec.sharding.tp),
             rank=spec.rank,
             generation=spec.generation,
             lead_address=parts.peer_address(0),
@@ -51,13 +51,12 @@ def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
     return PrefillLoop(worker=worker, lead=lead, control=parts.control, engine=parts.transfer)
 
 
-def _source_layouts(parts: Parts) -> list[CacheLayout]:
-    """Layouts of all ranks of the replica: equal but for the heads held."""
-    tp = parts.spec.sharding.tp
-    total = parts.layout.layers[0].num_kv_heads
-    held = [split_range(total, tp, rank) for rank in range(tp)]
+def source_layouts(layout: CacheLayout, tp_size: int) -> list[CacheLayout]:
+    """Return the layouts of all ranks of a replica: equal to ``layout`` but for the heads held."""
+    total = layout.layers[0].num_kv_heads
+    held = [split_range(total, tp_size, rank) for rank in range(tp_size)]
     return [
-        msgspec.structs.replace(parts.layout, first_head=heads.start, num_heads=len(heads))
+        msgspec.structs.replace(layout, first_head=heads.start, num_heads=len(heads))
         for heads in held
     ]
 

@@ -23,6 +23,7 @@ from headrace.core.messages import (
     Topology,
     Wake,
 )
+from headrace.core.sharding import Role
 from headrace.engine.decode import DecodeRank
 from headrace.engine.lockstep import Lockstep, StepKind
 from headrace.engine.prefill import PrefillLead, PrefillWorker
@@ -149,6 +150,7 @@ class PrefillLoop:
         self._lead = lead
         self._control = control
         self._engine = engine
+        self._decoders: set[str] = set()
         self._is_stopping = False
 
     def run(self) -> None:
@@ -177,10 +179,29 @@ class PrefillLoop:
         for message in self._control.recv_all():
             if self._is_stopping:
                 return
+            match message:
+                case Shutdown():
+                    self._is_stopping = True
+                case Topology():
+                    self._on_topology(message)
+                case _ if self._lead is not None:
+                    self._take_as_lead(self._lead, message)
+                case _:
+                    self._take_as_follower(message)
+
+    def _on_topology(self, topology: Topology) -> None:
+        """Forget decode ranks that are gone: nobody will cancel their sessions."""
+        alive = {
+            rank.address
+            for replica in topology.replicas
+            if replica.role is Role.DECODE
+            for rank in replica.ranks
+        }
+        for address in self._decoders - alive:
+            self._worker.forget_peer(address)
             if self._lead is not None:
-                self._take_as_lead(self._lead, message)
-            else:
-                self._take_as_follower(message)
+                self._lead.forget_peer(address)
+        self._decoders = alive
 
     def _take_as_lead(self, lead: PrefillLead, message: AnyMessage) -> None:
         match message:
@@ -190,8 +211,6 @@ class PrefillLoop:
                 lead.on_cancel(message)
             case SendDone():
                 lead.on_send_done(message)
-            case Shutdown():
-                self._is_stopping = True
 
     def _take_as_follower(self, message: AnyMessage) -> None:
         match message:
@@ -201,5 +220,3 @@ class PrefillLoop:
                 self._worker.run(message)
             case CancelSession():
                 self._worker.cancel(message)
-            case Shutdown():
-                self._is_stopping = True

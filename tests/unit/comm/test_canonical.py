@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from headrace.comm import canonical
-from headrace.comm.canonical import all_reduce_subtrees, fold_tree
+from headrace.comm.canonical import all_reduce_root, all_reduce_subtrees
 from tests.support.comm_ranks import run_threads
 
 HIDDEN = 5
@@ -39,21 +39,10 @@ def reduce_width_split(group, num_tokens, width_ranks, is_two_shot):
     return all_reduce_subtrees(group, mine, width_ranks=width_ranks, is_two_shot=is_two_shot)
 
 
-def test_fold_adds_neighbours_and_not_left_to_right():
-    values = leaves(3, 8)
-    folded = fold_tree(values)
-    assert torch.equal(folded, tree(list(values.unbind(1))))
-    assert not torch.equal(folded, values.cumsum(1)[:, -1])
-
-
-def test_fold_of_no_tokens_and_of_one_subtree():
-    assert fold_tree(torch.ones(0, 4, HIDDEN)).shape == (0, HIDDEN)
-    assert torch.equal(fold_tree(torch.ones(2, 1, HIDDEN)), torch.ones(2, HIDDEN))
-
-
-def test_fold_refuses_what_is_no_full_binary_tree():
-    with pytest.raises(ValueError, match="3 subtrees: expected a power of two"):
-        fold_tree(torch.ones(1, 3, HIDDEN))
+def test_the_result_depends_on_the_order_of_additions():
+    """Or the tests below would prove nothing."""
+    values = leaves(3, 16)
+    assert not torch.equal(tree(list(values.unbind(1))), values.cumsum(1)[:, -1])
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -71,6 +60,15 @@ def test_ranks_that_split_the_width_interleave_their_subtrees(size, width_ranks,
     whole = tree(list(leaves(6, 8 * width_ranks).unbind(1)))
     for result in run_threads(size, reduce_width_split, 6, width_ranks, is_two_shot):
         assert torch.equal(result, whole)
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_one_root_a_rank_is_summed_like_leaves(size):
+    def work(group):
+        return all_reduce_root(group, leaves(5, size)[:, group.rank])
+
+    whole = tree(list(leaves(5, size).unbind(1)))
+    assert all(torch.equal(result, whole) for result in run_threads(size, work))
 
 
 def test_large_messages_of_several_ranks_take_two_shots(monkeypatch):

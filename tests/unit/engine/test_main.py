@@ -1,0 +1,19 @@
+"""``python -m headrace.engine`` speaks JSON and exit codes."""
+
+from __future__ import annotations
+
+import io
+import sys
+
+import pytest
+
+from headrace.engine import __main__ as entry
+
+
+def test_a_launch_spec_that_does_not_parse_is_one_line_and_exit_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b'{"rank": "x"}')))
+    monkeypatch.setattr(entry.signal, "signal", lambda *_: None)
+    assert entry.main() == 2
+    assert capsys.readouterr().err.startswith("launch spec does not parse")
