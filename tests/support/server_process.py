@@ -32,6 +32,7 @@ class ServerProcess:
         self.lines: list[str] = []
         self.model = ""
         self.url = ""
+        self.run_dir = Path()
         self._serving = threading.Event()
         self.process = subprocess.Popen(
             [sys.executable, "-c", "from headrace.cli.main import run; run()", "serve", *arguments],
@@ -47,6 +48,8 @@ class ServerProcess:
         """Return once the server says where it is."""
         self._serving.wait(START_TIMEOUT_S)
         assert self.url, f"the server did not start: {self.lines}"
+        files = [Path(file.path) for file in psutil.Process(self.process.pid).open_files()]
+        (self.run_dir,) = [path.parent for path in files if path.name == "lock"]
 
     def ranks(self) -> list[psutil.Process]:
         """Return the rank processes, oldest first."""
@@ -84,7 +87,6 @@ class ServerProcess:
 @contextmanager
 def running_server(*arguments: str) -> Iterator[ServerProcess]:
     """Serve as long as the context lasts; afterwards nothing may be left on the machine."""
-    before = left_overs()
     server = ServerProcess("--port", "0", *arguments)
     try:
         server.wait_serving()
@@ -92,11 +94,6 @@ def running_server(*arguments: str) -> Iterator[ServerProcess]:
     finally:
         if server.process.poll() is None:
             server.stop()
-    assert left_overs() - before == set()
-
-
-def left_overs() -> set[str]:
-    """Return the names of shared-memory segments and run folders on this machine."""
-    segments = {f"/dev/shm/{path.name}" for path in Path("/dev/shm").iterdir()}
-    temporary = Path(os.environ.get("TMPDIR", "/tmp"))
-    return segments | {str(path) for path in temporary.glob("headrace-*")}
+    assert not server.run_dir.exists()
+    name = server.run_dir.name
+    assert [path.name for path in Path("/dev/shm").iterdir() if path.name.startswith(name)] == []
