@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from headrace.cli.running import RunningCluster
 from headrace.cli.source import ModelSource, served_model
 from headrace.cluster.events import Event, ignore
+from headrace.cluster.local import SupervisorConfig
 from headrace.core.clock import SystemClock
 from headrace.core.errors import ReplicaError
 from headrace.core.messages import AnyMessage
@@ -102,6 +103,7 @@ async def running_server(
     source: ModelSource,
     *,
     on_event: Callable[[Event], None] = ignore,
+    supervision: SupervisorConfig | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Serve a deployment as long as the context lasts; inside, every rank is ready.
 
@@ -109,7 +111,7 @@ async def running_server(
         UserError: A busy port, a sharding, folder or checkpoint that a person can mend.
         ReplicaError: A rank died or was not ready in time.
     """
-    cluster = RunningCluster(config, source, on_event=on_event)
+    cluster = RunningCluster(config, source, on_event=on_event, supervision=supervision)
     server: RunningServer | None = None
     try:
         cluster.open()
