@@ -105,7 +105,7 @@ def test_layers_run_one_by_one_are_the_forward_pass() -> None:
     batch = build_forward_batch([PROMPT], cache.shape)
     x = model.embed(batch.token_ids_T)
     for index, pool in enumerate(cache.pools):
-        x = model.run_layer(index, x, batch, pool)
+        x = model.run_layer(index, x, batch=batch, cache=pool)
     whole = Cache(model, num_blocks=3, block_size=16)
     assert_bits_equal(model.logits(x), whole.run_all_rows(model, [PROMPT]))
     for ours, expected in zip(cache.pools, whole.pools, strict=True):
