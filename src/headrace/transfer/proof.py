@@ -58,7 +58,7 @@ def _prove_coverage(plan: TransferPlan, target: int, written: Fragments) -> None
     if twice.any():
         slot = slots[1:][twice][0]
         raise TransferError(f"plan writes token slot {slot} of destination rank {target} twice")
-    want = _expected_runs(plan.target, plan.targets[target], plan.start, plan.stop)
+    want = _expected_runs(plan.target, plan.targets[target], start=plan.start, stop=plan.stop)
     _, came_slots, came_lengths = join_runs(slots, slots, lengths)
     _, want_slots, want_lengths = join_runs(*want)
     if not (np.array_equal(came_slots, want_slots) and np.array_equal(came_lengths, want_lengths)):
@@ -69,7 +69,7 @@ def _prove_coverage(plan: TransferPlan, target: int, written: Fragments) -> None
 
 
 def _expected_runs(
-    run: BlockRun, layout: CacheLayout, start: int, stop: int
+    run: BlockRun, layout: CacheLayout, *, start: int, stop: int
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Slots of the range in all rows of a layer, one run per (row, block), ascending; twice."""
     size = run.block_size
