@@ -122,10 +122,10 @@ def _prove_layers(plan: TransferPlan, source: int, target: int) -> None:
         # Counted back from where each area ends, which is where the next one begins.
         want = np.multiply.outer(plan.token_bytes, slots - num_slots)
         want += np.cumsum(plan.token_bytes * num_slots)[:, None]
-        if not np.array_equal(want, offsets) or (slots < 0).any() or (slots >= num_slots).any():
+        want -= offsets
+        if want.any() or (slots < 0).any() or (slots >= num_slots).any():
             raise TransferError(f"plan places the layers of {layout} where the layout does not")
-    want = np.multiply.outer(plan.token_bytes, pattern.num_bytes)
-    if not np.array_equal(want, layers.num_bytes):
+    if (layers.num_bytes != pattern.num_bytes * plan.token_bytes[:, None]).any():
         raise TransferError(f"plan has fragments of other lengths from {source} to {target}")
 
 
