@@ -8,7 +8,9 @@ from headrace.cli.memory import total_pss_bytes
 
 def write(proc: Path, pid: int, kib: int) -> None:
     (proc / str(pid)).mkdir(parents=True)
-    text = f"00400000-ff000000 ---p 0 00:00 0 [rollup]\nRss: 99999 kB\nPss: {kib} kB\nPss_Anon: 7 kB\n"
+    text = (
+        f"00400000-ff000000 ---p 0 00:00 0 [rollup]\nRss: 99999 kB\nPss: {kib} kB\nPss_Anon: 7 kB\n"
+    )
     (proc / str(pid) / "smaps_rollup").write_text(text)
 
 

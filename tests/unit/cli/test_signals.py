@@ -10,6 +10,14 @@ import typer
 from headrace.cli.signals import run_until_signal
 
 
+@pytest.fixture(autouse=True)
+def _a_terminal_that_can_hang_up():
+    # Under nohup the tests themselves would run with the signal ignored.
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 def test_without_a_signal_the_result_comes_back() -> None:
     async def work() -> str:
         return "done"
@@ -66,6 +74,18 @@ def test_a_cancellation_of_its_own_is_no_signal() -> None:
 
     with pytest.raises(asyncio.CancelledError):
         run_until_signal(work())
+
+
+def test_a_hang_up_that_our_parent_ignores_is_ignored() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+    async def work() -> str:
+        os.kill(os.getpid(), signal.SIGHUP)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        return "done"
+
+    assert run_until_signal(work()) == "done"
 
 
 def test_handlers_are_given_back() -> None:
