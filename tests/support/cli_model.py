@@ -4,6 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from headrace.cli import link, server
 from headrace.cli.source import ModelSource, resolve_model
 from headrace.cluster.local import SupervisorConfig
 from headrace.deployment import DeploymentConfig, ReplicaConfig
@@ -53,3 +56,20 @@ def split_deployment(**serving: Any) -> DeploymentConfig:
         decode=ReplicaConfig(dp=2),
         serving=ServingConfig(port=0, **serving),
     )
+
+
+def answer_without_engine(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Have the commands of this process start ranks that repeat what they hear.
+
+    Args:
+        monkeypatch: Undoes it after the test.
+        folder: Where a folder that stands for the embedded model is written.
+    """
+    real = server.running_server
+
+    def running(config: DeploymentConfig, source: ModelSource, *, on_event: Any) -> Any:
+        return real(config, source, on_event=on_event, supervision=ANSWERING)
+
+    for room in (server, link):
+        monkeypatch.setattr(room, "running_server", running)
+    monkeypatch.setattr("headrace.cli.source.embedded_folder", lambda: write_model(folder))

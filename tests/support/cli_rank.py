@@ -45,13 +45,19 @@ class AnsweringRank(Stub):
             raise AssertionError("a prefill rank was sent a request")
         text = bytes(token for token in submit.prompt_ids if token < 256).decode()
         for place, letter in enumerate(text):
-            self.reply(submit, Output(request_id=submit.request_id, choice=0, token_ids=[1], text=letter))
+            self.reply(
+                submit, Output(request_id=submit.request_id, choice=0, token_ids=[1], text=letter)
+            )
             if "die!" in text and place == len(text) // 2:
                 self.replies.close(linger_s=1.0)
                 os.kill(os.getpid(), signal.SIGKILL)
             if "wait!" in text and place == len(text) // 2:
                 return
-        ledger = Ledger(output_tokens=len(text), transferred_tokens=len(submit.prompt_ids) - 1, computed_tokens=1)
+        ledger = Ledger(
+            output_tokens=len(text),
+            transferred_tokens=len(submit.prompt_ids) - 1,
+            computed_tokens=1,
+        )
         ledger.prefill_replica = submit.prefill_replica
         self.reply(
             submit,

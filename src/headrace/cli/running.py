@@ -205,7 +205,23 @@ async def running_cluster(
         await cluster.start()
         yield cluster
     finally:
-        await cluster.stop()
+        await to_the_end(cluster.stop())
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Finish ``work`` through any cancellation, which is then passed on.
+
+    For bounded work that leaves processes behind when it is cut short.
+    """
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
 
 
 def _log_line(rank: str, line: str) -> None:

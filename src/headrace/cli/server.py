@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from headrace.cli.running import RunningCluster
+from headrace.cli.running import RunningCluster, to_the_end
 from headrace.cli.source import ModelSource, served_model
 from headrace.cluster.events import Event, ignore
 from headrace.cluster.local import SupervisorConfig
@@ -41,6 +41,7 @@ class RunningServer:
         self._registry = registry
         self._http = HttpServer(create_app(front), front.config)
         self._is_ready = asyncio.Event()
+        self._end = "the server is stopping"
         for listener in (registry.on_message, front.dispatcher.on_message, self._note_ready):
             cluster.listen(listener)
 
@@ -74,11 +75,16 @@ class RunningServer:
         Raises:
             ReplicaError: Names the rank.
         """
-        await self.cluster.guard(asyncio.Event().wait())
+        try:
+            await self.cluster.guard(asyncio.Event().wait())
+        except ReplicaError as error:
+            # Open streams are told the same in `stop`.
+            self._end = str(error)
+            raise
 
     async def stop(self) -> None:
         """End open streams, close the port, end the ranks: all within 5 s."""
-        self._front.dispatcher.fail_all("the server is stopping")
+        self._front.dispatcher.fail_all(self._end)
         # Side by side: each has its own bound, and one after the other they would add up.
         ends = await asyncio.gather(self._http.stop(), self.cluster.stop(), return_exceptions=True)
         for end in ends:
@@ -119,7 +125,7 @@ async def running_server(
         await server.start()
         yield server
     finally:
-        await (server.stop() if server is not None else cluster.stop())
+        await to_the_end(server.stop() if server is not None else cluster.stop())
 
 
 def _make_server(

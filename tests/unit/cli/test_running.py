@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.running import RunningCluster, _log_line, running_cluster
+from headrace.cli.running import RunningCluster, _log_line, running_cluster, to_the_end
 from headrace.cluster.rundir import SEGMENTS
 from headrace.core.errors import ReplicaError, ShardingError
 from headrace.core.messages import Heartbeat, Outputs, Ready, Submit, Topology
@@ -116,3 +116,28 @@ async def test_a_ranks_lines_keep_their_level(tmp_path, caplog):
         ("WARNING", "decode0.0: WARNING pool: nearly full"),
         ("INFO", "decode0.0: Traceback (most recent call last):"),
     ]
+
+
+async def test_work_that_must_end_does_so_through_every_cancellation():
+    steps: list[int] = []
+
+    async def clean_up() -> None:
+        for step in range(3):
+            await asyncio.sleep(0)
+            steps.append(step)
+
+    task = asyncio.create_task(to_the_end(clean_up()))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert steps == [0, 1, 2]
+
+
+async def test_work_that_must_end_passes_its_own_error_on():
+    async def clean_up() -> None:
+        raise ReplicaError("mine")
+
+    with pytest.raises(ReplicaError, match="^mine$"):
+        await to_the_end(clean_up())
