@@ -185,13 +185,21 @@ class SessionFailed(Message):
     reason: str
 
 
-class SessionDone(Message):
-    """The prefill replica computed the last chunk: its half of the ledger."""
+class SessionStarted(Message):
+    """The prefill replica gave the session blocks; sent before any of its KV.
+
+    ``cached_tokens`` of the prompt had KV there already, after ``queue_s`` in the line.
+    """
 
     session_id: str
     cached_tokens: int
-    computed_tokens: int
     queue_s: float
+
+
+class SessionDone(Message):
+    """The prefill replica computed the last chunk, in ``compute_s`` of steps."""
+
+    session_id: str
     compute_s: float
 
 
@@ -336,6 +344,7 @@ AnyMessage = (
     | CancelSession
     | SessionQuiet
     | SessionFailed
+    | SessionStarted
     | SessionDone
     | RunStep
     | OpenSend

@@ -18,6 +18,7 @@ from headrace.core.messages import (
     SessionDone,
     SessionFailed,
     SessionQuiet,
+    SessionStarted,
     Shutdown,
     Submit,
     Topology,
@@ -117,7 +118,7 @@ class DecodeLoop:
                 self._is_stopping = True
             case Topology() if self._receiving is not None:
                 self._receiving.on_topology(message)
-            case SessionQuiet() | SessionFailed() | SessionDone() | Heartbeat():
+            case SessionQuiet() | SessionFailed() | SessionStarted() | SessionDone() | Heartbeat():
                 if self._receiving is not None:
                     self._receiving.on_message(message)
 
