@@ -1,0 +1,1 @@
+"""Parts of ``train_tiny.py``, which makes the embedded model; nothing here needs ``headrace``."""
