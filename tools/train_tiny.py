@@ -23,12 +23,12 @@ import torch
 
 from tiny import checkpoint, corpus, evaluate, report, samples
 from tiny.network import Mtp, Target, TinyConfig
-from tiny.training import TrainingConfig, train
+from tiny.training import TrainingConfig, batches, train
 
 log = logging.getLogger("train_tiny")
 # The tokenizer's merges settle long before the whole text is read.
 TOKENIZER_DOCUMENTS = 40_000
-LONG_CONTEXT = 4096
+POSITION_EDGES = (0, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -66,10 +66,10 @@ def write_report(directory: Path, heldout: dict[str, list[str]], device: torch.d
         result[name] = evaluate.score(target, mtp, ids)
         log.info("%s: %s", name, result[name])
     first = next(iter(encoded.values()), [])
-    if sum(map(len, first)) > LONG_CONTEXT:
-        rows = corpus.pack(first, LONG_CONTEXT + 1)[:32]
-        edges = (0, 256, 512, 1024, 2048, LONG_CONTEXT)
-        result["loss_by_position_packed"] = evaluate.loss_by_position(target, rows, edges)
+    rows = corpus.pack(first, POSITION_EDGES[-1] + 1)[:32]
+    if len(rows):
+        positions = evaluate.loss_by_position(target, rows, POSITION_EDGES)
+        result["loss_by_position_packed"] = positions
         result["expert_shares"] = evaluate.expert_shares(target, first)
     (directory / "evaluation.json").write_text(json.dumps(result, indent=1) + "\n")
     texts = samples.write_samples(target, tokenizer, seed=1)
@@ -97,11 +97,13 @@ def main() -> None:
         [*grammar[:TOKENIZER_DOCUMENTS], *books], TinyConfig().vocab_size
     )
     log.info("tokenizer trained, %.0f s", time.perf_counter() - start)
-    rows = [
-        corpus.pack(corpus.encode(tokenizer, texts), config.row_tokens + 1)
-        for texts in (grammar, books or grammar[:0])
-    ]
-    log.info("rows: grammar %d, books %d, %.0f s", *map(len, rows), time.perf_counter() - start)
+    encoded = [corpus.encode(tokenizer, documents) for documents in (grammar, books)]
+    rows = [corpus.pack(ids, config.row_tokens + 1) for ids in encoded]
+    mixed = [*encoded[0], *encoded[1]]
+    random.shuffle(mixed)
+    rows.append(corpus.pack(mixed, config.long_row_tokens + 1))
+    seconds = time.perf_counter() - start
+    log.info("rows: grammar %d, books %d, long %d, %.0f s", *map(len, rows), seconds)
 
     target, mtp = Target(TinyConfig()).to(device), Mtp(TinyConfig()).to(device)
     sizes = [sum(p.numel() for p in module.parameters()) for module in (target, mtp)]
@@ -112,7 +114,10 @@ def main() -> None:
         scores = {name: evaluate.score(target, mtp, ids) for name, ids in glance.items()}
         return {name: each["loss_nats_per_token"] for name, each in scores.items()}
 
-    history = train(target, mtp, *rows, config, check)
+    source = batches(*rows, config, device)
+    header = tokenizer.encode("<|im_start|>assistant\n").ids
+    think = tokenizer.token_to_id("<think>")
+    history = train(target, mtp, source, config, header, think, check)
     checkpoint.save(arguments.out / "files", target, mtp, tokenizer)
     report.plot_losses(history, arguments.out / "loss.png")
     write_report(arguments.out, heldout, device)

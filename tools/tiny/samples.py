@@ -17,14 +17,14 @@ def question(text: str) -> str:
 
 PROMPTS = (
     "Once upon a time",
-    "The old clockmaker",
+    "Nora was a brave girl who lived near the river.",
     "Alice looked at the garden and",
     question("Hello, who are you?"),
     question("What is the capital of France?"),
     question("Tell me a story about a fox."),
-    question("What is 3 + 4?"),
+    question("What is 2 + 3?"),
     question("Why is the sky blue?"),
-    question('What does "river" mean?'),
+    question("Write a short poem."),
     question("My name is Nora. What is my name?"),
 )
 
