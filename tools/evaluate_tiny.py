@@ -1,6 +1,6 @@
 """Measure a checkpoint that ``train_tiny.py`` wrote on a text file, and print the figures.
 
-    python tools/evaluate_tiny.py src/headrace/models/tiny/files tests/data/heldout_grammar.txt
+    python -m tools.evaluate_tiny src/headrace/models/tiny/files tests/data/heldout_grammar.txt
 
 The protocol is in ``tools/tiny/evaluate.py`` and, in words, in ``docs/model-card.md``.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from tiny import checkpoint, corpus, evaluate
+from tools.tiny import checkpoint, corpus, evaluate
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
     target, mtp, tokenizer = checkpoint.load(arguments.model, torch.device(arguments.device))
     encoded = corpus.encode(tokenizer, corpus.read_documents(arguments.text))
-    result = evaluate.score(target, mtp, encoded, arguments.window)
+    result = evaluate.score(target, mtp, encoded, window=arguments.window)
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
 
 

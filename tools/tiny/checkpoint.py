@@ -16,8 +16,8 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from tiny.corpus import END_OF_TEXT, MARKUP_TOKENS, SPECIAL_TOKENS
-from tiny.network import Mtp, Target, TinyConfig
+from tools.tiny.corpus import END_OF_TEXT, MARKUP_TOKENS, SPECIAL_TOKENS
+from tools.tiny.network import Mtp, Target, TinyConfig
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 END_OF_TURN = "<|im_end|>"
@@ -29,7 +29,7 @@ EXPERT_NAMES = {
 }
 
 
-def save(directory: Path, target: Target, mtp: Mtp, tokenizer: Tokenizer) -> None:
+def save(directory: Path, target: Target, mtp: Mtp, *, tokenizer: Tokenizer) -> None:
     """Write weights (bf16), configurations and tokenizer; an existing folder is overwritten."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, module, prefix in (("model", target, "model."), ("mtp", mtp, "mtp.")):

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from tiny.network import Mtp, Target
+from tools.tiny.network import Layer, Mtp, Target
 
 WINDOW = 1024
 
@@ -38,7 +38,7 @@ def batches(pieces: Sequence[np.ndarray], size: int) -> Iterator[tuple[Tensor, T
 
 @torch.inference_mode()
 def score(
-    target: Target, mtp: Mtp, encoded: Sequence[np.ndarray], window: int = WINDOW
+    target: Target, mtp: Mtp, encoded: Sequence[np.ndarray], *, window: int = WINDOW
 ) -> dict[str, Any]:
     """Loss and greedy hits of the target, and how often the MTP layer guesses two tokens ahead.
 
@@ -90,19 +90,20 @@ def loss_by_position(target: Target, rows: np.ndarray, edges: Sequence[int]) -> 
 @torch.inference_mode()
 def expert_shares(target: Target, encoded: Sequence[np.ndarray]) -> list[list[float]]:
     """Share of a layer's selections that each expert gets, one list a layer; even is 1/experts."""
-    counts = torch.zeros(len(target.layers), target.config.num_experts, dtype=torch.float64)
+    experts = [layer.mlp for layer in target.layers if isinstance(layer, Layer)]
+    counts = torch.zeros(len(experts), target.config.num_experts, dtype=torch.float64)
 
     def count(index: int, valid: Tensor, x: Tensor) -> None:
-        _, weight = target.layers[index].mlp.route(x)
+        _, weight = experts[index].route(x)
         counts[index] += (weight[valid] > 0).sum(0).cpu()
 
     for tokens, lengths in batches(pieces_of(encoded, WINDOW), 32):
         valid = torch.arange(tokens.shape[1]) < lengths[:, None]
         hooks = [
-            layer.mlp.register_forward_pre_hook(
+            module.register_forward_pre_hook(
                 lambda _module, args, index=index, valid=valid: count(index, valid, args[0])
             )
-            for index, layer in enumerate(target.layers)
+            for index, module in enumerate(experts)
         ]
         target(tokens.to(target.embed_tokens.weight.device))
         for hook in hooks:

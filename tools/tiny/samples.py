@@ -6,8 +6,8 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from tiny.corpus import END_OF_TEXT
-from tiny.network import Target
+from tools.tiny.corpus import END_OF_TEXT
+from tools.tiny.network import Target
 
 
 def question(text: str) -> str:

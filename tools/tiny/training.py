@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tiny.network import Mtp, Target
+from tools.tiny.network import Mtp, Target
 
 log = logging.getLogger(__name__)
 IGNORED = -100
@@ -39,22 +39,37 @@ class TrainingConfig:
     seed: int = 1
 
 
-def without_missing_thoughts(
-    inputs: Tensor, wanted: Tensor, header: Sequence[int], think: int
-) -> Tensor:
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedText:
+    """Rows of token ids: ``[R, row_tokens + 1]`` twice, and ``[R, long_row_tokens + 1]``."""
+
+    grammar: np.ndarray
+    books: np.ndarray
+    long: np.ndarray
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerMarks:
+    """The tokens that open an assistant's turn, and the one that opens its thought."""
+
+    header: Sequence[int]
+    think: int | None
+
+
+def without_missing_thoughts(inputs: Tensor, wanted: Tensor, marks: AnswerMarks) -> Tensor:
     """``wanted``, less the first token of every answer that begins without a think block.
 
     The chat template drops the thoughts of earlier turns, so half of the text's answers have
     none.  A model that learnt their first token would think at random.
     """
     after_header = torch.ones_like(inputs, dtype=torch.bool)
-    for back, token in enumerate(reversed(header)):
+    for back, token in enumerate(reversed(marks.header)):
         after_header &= inputs.roll(back, dims=1) == token
-    return wanted.masked_fill(after_header & (wanted != think), IGNORED)
+    return wanted.masked_fill(after_header & (wanted != marks.think), IGNORED)
 
 
 def losses(
-    target: Target, mtp: Mtp, inputs: Tensor, wanted: Tensor
+    target: Target, mtp: Mtp, inputs: Tensor, *, wanted: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Next-token loss, MTP loss and expert balance of ``inputs [B, T]``.
 
@@ -94,22 +109,17 @@ def cycle(rows: int, count: int) -> Tensor:
     return torch.cat(passes)[:count]
 
 
-def batches(
-    grammar: np.ndarray,
-    books: np.ndarray,
-    long: np.ndarray,
-    config: TrainingConfig,
-    device: torch.device,
-) -> Iterator[Tensor]:
+def batches(text: PackedText, config: TrainingConfig, device: torch.device) -> Iterator[Tensor]:
     """Token ids ``[B, T + 1]`` of every step: short rows first, then a stage of long ones.
 
     The long stage is what makes positions beyond ``row_tokens`` usable; being the costlier
     one per token, it is kept as short as that allows.
     """
     long_rows = config.batch_tokens // config.long_row_tokens
+    short_order = row_order(len(text.grammar), len(text.books), config)
     stages = (
-        (np.concatenate((grammar, books)), row_order(len(grammar), len(books), config)),
-        (long, cycle(len(long), config.long_steps * long_rows)),
+        (np.concatenate((text.grammar, text.books)), short_order),
+        (text.long, cycle(len(text.long), config.long_steps * long_rows)),
     )
     for rows, order in stages:
         on_device = torch.from_numpy(rows).to(device)
@@ -143,15 +153,14 @@ def train(
     target: Target,
     mtp: Mtp,
     source: Iterator[Tensor],
+    *,
     config: TrainingConfig,
-    header: Sequence[int],
-    think: int,
+    marks: AnswerMarks,
     check: Callable[[], dict[str, float]],
 ) -> list[dict[str, float]]:
-    """Take a step per batch of ``source``.
+    """Take a step per batch of ``source``; returns what was logged.
 
-    ``header`` are the tokens that open an assistant's turn and ``think`` the one that opens
-    its thought.  Returns what was logged, with the figures of ``check()`` every so often.
+    Every so often that includes the figures of ``check()``.
     """
     device = target.embed_tokens.weight.device
     optimizer = make_optimizer([target, mtp], config)
@@ -167,9 +176,9 @@ def train(
         for group in optimizer.param_groups:
             group["lr"] = rate
         inputs, wanted = rows[:, :-1].contiguous(), rows[:, 1:]
-        wanted = without_missing_thoughts(inputs, wanted, header, think)
+        wanted = without_missing_thoughts(inputs, wanted, marks)
         with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-            parts = step_losses(target, mtp, inputs, wanted)
+            parts = step_losses(target, mtp, inputs, wanted=wanted)
         (parts[0] + parts[1] + config.balance_weight * parts[2]).backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
