@@ -33,7 +33,9 @@ ALL: tuple[Cell, ...] = tuple(
 
 
 def engine(dtype: str, block_size: int) -> EngineConfig:
-    return EngineConfig(dtype=dtype, block_size=block_size, kv_cache_mib=8, max_step_tokens=48)
+    return EngineConfig(
+        dtype=dtype, block_size=block_size, kv_cache_mib=8, max_step_tokens=48, threads=1
+    )
 
 
 @pytest.fixture(scope="module")
