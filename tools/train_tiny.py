@@ -1,10 +1,6 @@
 """Train the embedded model: tokenizer, Qwen3-MoE target and MTP layer, in one go.
 
-<<<<<<< HEAD
-    python tools/train_tiny.py --text GRAMMAR --books BOOKS --out DIR \
-=======
     python -m tools.train_tiny --text GRAMMAR --books BOOKS --out DIR \
->>>>>>> tiny
         --heldout grammar=FILE --heldout books=FILE
 
 Writes ``DIR/files`` (the checkpoint), ``train.log``, ``evaluation.json``, ``samples.md`` and
@@ -24,26 +20,16 @@ import time
 from pathlib import Path
 
 import torch
-<<<<<<< HEAD
-from tiny import checkpoint, corpus, evaluate, report, samples
-from tiny.network import Mtp, Target, TinyConfig
-from tiny.training import TrainingConfig, train
-=======
 from tokenizers import Tokenizer
 
 from tools.tiny import checkpoint, corpus, evaluate, report, samples
 from tools.tiny.network import Mtp, Target, TinyConfig
 from tools.tiny.training import AnswerMarks, PackedText, TrainingConfig, batches, train
->>>>>>> tiny
 
 log = logging.getLogger("train_tiny")
 # The tokenizer's merges settle long before the whole text is read.
 TOKENIZER_DOCUMENTS = 40_000
-<<<<<<< HEAD
-LONG_CONTEXT = 4096
-=======
 POSITION_EDGES = (0, 256, 512, 1024, 2048, 4096, 8192)
->>>>>>> tiny
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -62,15 +48,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def set_up_log(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-<<<<<<< HEAD
-    file = logging.FileHandler(directory / "train.log", "w")
-    handlers = [logging.StreamHandler(sys.stdout), file]
-=======
     handlers: list[logging.Handler] = [
         logging.StreamHandler(sys.stdout),
         logging.FileHandler(directory / "train.log", "w"),
     ]
->>>>>>> tiny
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers)
 
 
@@ -88,17 +69,10 @@ def write_report(directory: Path, heldout: dict[str, list[str]], device: torch.d
         result[name] = evaluate.score(target, mtp, ids)
         log.info("%s: %s", name, result[name])
     first = next(iter(encoded.values()), [])
-<<<<<<< HEAD
-    if sum(map(len, first)) > LONG_CONTEXT:
-        rows = corpus.pack(first, LONG_CONTEXT + 1)[:32]
-        edges = (0, 256, 512, 1024, 2048, LONG_CONTEXT)
-        result["loss_by_position_packed"] = evaluate.loss_by_position(target, rows, edges)
-=======
     rows = corpus.pack(first, POSITION_EDGES[-1] + 1)[:32]
     if len(rows):
         positions = evaluate.loss_by_position(target, rows, POSITION_EDGES)
         result["loss_by_position_packed"] = positions
->>>>>>> tiny
         result["expert_shares"] = evaluate.expert_shares(target, first)
     (directory / "evaluation.json").write_text(json.dumps(result, indent=1) + "\n")
     texts = samples.write_samples(target, tokenizer, seed=1)
@@ -106,8 +80,6 @@ def write_report(directory: Path, heldout: dict[str, list[str]], device: torch.d
     (directory / "samples.md").write_text("# Ten samples\n\n" + "\n".join(sections))
 
 
-<<<<<<< HEAD
-=======
 def pack_all(
     tokenizer: Tokenizer, grammar: list[str], books: list[str], *, config: TrainingConfig
 ) -> PackedText:
@@ -122,7 +94,6 @@ def pack_all(
     )
 
 
->>>>>>> tiny
 def main() -> None:
     arguments = parse_arguments()
     names = [field.name for field in dataclasses.fields(TrainingConfig)]
@@ -132,28 +103,6 @@ def main() -> None:
     log.info("torch %s, %s; %s", torch.__version__, arguments.device, config)
     random.seed(config.seed)
     torch.manual_seed(config.seed)
-<<<<<<< HEAD
-    device = torch.device(arguments.device)
-
-    grammar = corpus.read_documents(arguments.text)[: arguments.max_documents]
-    books = corpus.read_documents(arguments.books) if arguments.books else []
-    books = books[: arguments.max_documents]
-    heldout = read_heldout(arguments.heldout)
-    random.shuffle(books)
-    tokenizer = corpus.train_tokenizer(
-        [*grammar[:TOKENIZER_DOCUMENTS], *books], TinyConfig().vocab_size
-    )
-    log.info("tokenizer trained, %.0f s", time.perf_counter() - start)
-    rows = [
-        corpus.pack(corpus.encode(tokenizer, texts), config.row_tokens + 1)
-        for texts in (grammar, books or grammar[:0])
-    ]
-    log.info("rows: grammar %d, books %d, %.0f s", *map(len, rows), time.perf_counter() - start)
-
-    target, mtp = Target(TinyConfig()).to(device), Mtp(TinyConfig()).to(device)
-    sizes = [sum(p.numel() for p in module.parameters()) for module in (target, mtp)]
-    log.info("parameters: target %d, MTP layer %d", *sizes)
-=======
     device, sizes = torch.device(arguments.device), TinyConfig()
 
     grammar = corpus.read_documents(arguments.text)[: arguments.max_documents]
@@ -170,23 +119,17 @@ def main() -> None:
     counts = (sum(p.numel() for p in module.parameters()) for module in (target, mtp))
     log.info("parameters: target %d, MTP layer %d", *counts)
     log.info("ready after %.0f s", time.perf_counter() - start)
->>>>>>> tiny
     glance = {name: corpus.encode(tokenizer, texts[:200]) for name, texts in heldout.items()}
 
     def check() -> dict[str, float]:
         scores = {name: evaluate.score(target, mtp, ids) for name, ids in glance.items()}
         return {name: each["loss_nats_per_token"] for name, each in scores.items()}
 
-<<<<<<< HEAD
-    history = train(target, mtp, *rows, config, check)
-    checkpoint.save(arguments.out / "files", target, mtp, tokenizer)
-=======
     header = tokenizer.encode("<|im_start|>assistant\n").ids
     marks = AnswerMarks(header=header, think=tokenizer.token_to_id("<think>"))
     source = batches(text, config, device)
     history = train(target, mtp, source, config=config, marks=marks, check=check)
     checkpoint.save(arguments.out / "files", target, mtp, tokenizer=tokenizer)
->>>>>>> tiny
     report.plot_losses(history, arguments.out / "loss.png")
     write_report(arguments.out, heldout, device)
     log.info("done, %.0f s", time.perf_counter() - start)
