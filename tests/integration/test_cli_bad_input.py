@@ -53,14 +53,10 @@ def test_a_busy_port(checkpoint: Path, temporary: Path) -> None:
     ("args", "message"),
     [
         (["serve", "/absent"], "/absent: no such folder; expected a model folder"),
-        (["serve", "replay:/absent"], "/absent: no such file; expected JSON lines"),
         (["serve", "--config", "/absent.toml"], "/absent.toml: no such file"),
         (["serve", "--set", "engine.blok_size=16"], "did you mean 'block_size'"),
         (["serve", "--prefil", "tp=2"], "No such option: --prefil"),
-        (["serve", "--prefill", "tp=2"], "prefill without decode"),
         (["chat", "--url", "http://127.0.0.1:9"], "nobody answers at http://127.0.0.1:9"),
-        (["load", "--check", "/absent"], "/absent: no such folder"),
-        (["transfer", "explain", "--model", "/absent"], "/absent: no such folder"),
     ],
 )
 def test_a_flag_or_a_name(args: list[str], message: str, temporary: Path) -> None:
@@ -72,9 +68,6 @@ def test_a_flag_or_a_name(args: list[str], message: str, temporary: Path) -> Non
     ("flags", "message"),
     [
         (["--prefill", "tp=3", "--decode", "dp=2"], "prefill tp=3 does not divide"),
-        (["--prefill", "tp=8", "--decode", "dp=1"], "prefill tp=8 does not divide"),
-        (["--prefill", "tp=4,ep=3", "--decode", "dp=1"], "prefill ep=3 does not divide tp=4"),
-        (["--prefill", "dp=2", "--decode", "dp=1"], "prefill dp=2"),
         (["--prefill", "tp=1", "--decode", "tp=2"], "decode tp=2"),
         (["--mono", "dp=3"], "mono ep=3 does not divide the model's 8 experts"),
     ],
@@ -91,26 +84,20 @@ def test_a_sharding_that_cannot_be(
     [
         ({"architectures": ["LlamaForCausalLM"]}, "architecture 'LlamaForCausalLM'"),
         ({"quantization_config": {"quant_method": "fp8"}}, "quantized (fp8)"),
-        ({"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide"),
     ],
-    ids=["architecture", "quantized", "sizes"],
+    ids=["architecture", "quantized"],
 )
 def test_a_config_that_this_build_cannot_serve(
     fields: dict, message: str, tmp_path: Path, temporary: Path
 ) -> None:
     folder = str(write_model(tmp_path / "model", **fields))
     assert message in refused("serve", folder, "--port", "0")
-    assert message in refused("load", "--check", folder)
     assert traces(temporary) == []
 
 
 def cut_weights(folder: Path) -> None:
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-
-
-def lose_weights(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
 
 
 def name_absent_files(folder: Path) -> None:
@@ -130,12 +117,12 @@ def widen_config(folder: Path) -> None:
     ("spoil", "message"),
     [
         (cut_weights, "the file is cut short"),
-        (lose_weights, "no weights: expected model.safetensors"),
         (name_absent_files, "which is not in the folder"),
-        (widen_config, "expected"),
+        # Only a rank finds this one.
+        (widen_config, "mlp.experts"),
     ],
 )
-def test_weights_that_ranks_refuse(spoil, message: str, tmp_path: Path, temporary: Path) -> None:
+def test_weights_that_do_not_fit(spoil, message: str, tmp_path: Path, temporary: Path) -> None:
     folder = tmp_path / "model"
     write_checkpoint(folder, TinyModel(num_layers=1), tokenizer=True)
     spoil(folder)

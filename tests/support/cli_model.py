@@ -73,3 +73,4 @@ def answer_without_engine(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None
     for room in (server, link):
         monkeypatch.setattr(room, "running_server", running)
     monkeypatch.setattr("headrace.cli.source.embedded_folder", lambda: write_model(folder))
+    monkeypatch.setattr("headrace.cli.source.read_weight_files", lambda _folder: None)

@@ -17,7 +17,7 @@ from headrace.cli.conversation import OnText, Turns
 from headrace.cli.loop_thread import LoopThread
 from headrace.cli.progress import StartReport
 from headrace.cli.server import RunningServer, running_server
-from headrace.cli.source import resolve_model
+from headrace.cli.source import check_files, resolve_model
 from headrace.deployment import DeploymentConfig, num_ranks
 
 
@@ -85,6 +85,7 @@ async def _live(place: Place, connected: Future[ChatClient]) -> None:
 
 async def _start(deployment: DeploymentConfig, stack: AsyncExitStack) -> RunningServer:
     source = resolve_model(deployment.model)
+    check_files(source)
     serving = msgspec.structs.replace(deployment.serving, host="127.0.0.1", port=0)
     config = msgspec.structs.replace(deployment, serving=serving)
     # Standard output is the conversation's, and a log file wants no bars.

@@ -13,7 +13,7 @@ from headrace.cli.config import format_config
 from headrace.cli.logs import log_to_stderr
 from headrace.cli.progress import StartReport
 from headrace.cli.signals import run_until_signal
-from headrace.cli.source import ModelSource, resolve_model
+from headrace.cli.source import ModelSource, check_files, resolve_model
 from headrace.deployment import DeploymentConfig, check_shardings, describe_shardings, num_ranks
 
 _SERVER = "Server"
@@ -105,6 +105,7 @@ def serve(
     )
     source = resolve_model(resolved.model)
     check_shardings(resolved, source.config)
+    check_files(source)
     _log.info("resolved configuration:\n%s", format_config(resolved))
     run_until_signal(_serve(resolved, source))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headrace.core.errors import CheckpointError
 from headrace.deployment import DeploymentConfig
-from headrace.models.checkpoint.folder import read_config, read_json
+from headrace.models.checkpoint.folder import read_config, read_json, read_weight_files
 from headrace.models.config import ModelConfig
 from headrace.models.embedded import embedded_folder
 from headrace.serving.openai.config import SamplingDefaults, ServedModel
@@ -66,6 +66,18 @@ def resolve_model(model: str) -> ModelSource:
 
 def _source(name: str, launch: str, folder: Path) -> ModelSource:
     return ModelSource(name=name, launch=launch, folder=folder, config=read_config(folder))
+
+
+def check_files(source: ModelSource) -> None:
+    """Refuse absent, cut or mismatched weight files by their headers, before ranks are started.
+
+    Ranks check more, and every rank again: this one answers at once, and only once.
+
+    Raises:
+        CheckpointError: The first fault found.
+    """
+    if not source.launch.startswith(REPLAY):
+        read_weight_files(source.folder)
 
 
 def served_model(source: ModelSource, config: DeploymentConfig) -> ServedModel:

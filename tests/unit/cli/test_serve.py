@@ -55,6 +55,7 @@ def test_every_server_flag_reaches_the_config(
     async def note(config: DeploymentConfig, _source: object) -> None:
         seen.append(config)
 
+    answer_without_engine(monkeypatch, tmp_path / "tiny")
     monkeypatch.setattr(serve_room, "_serve", note)
     keys = ["--api-key", "a", "--api-key", "b"]
     address = ["--host", "0.0.0.0", "--port", "9", "--name", "n"]

@@ -61,31 +61,35 @@ async def test_a_rank_that_dies_ends_the_server_with_its_name_and_the_stream_wit
     tmp_path,
 ):
     source = model_source(tmp_path)
-    async with running_server(split_deployment(), source, supervision=ANSWERING) as server:
-        async with chat_client(server.url) as client:
-            settings = ChatSettings(model=server.model_name)
-            asking = asyncio.create_task(
-                client.stream(say("die! now"), settings, on_text=lambda _: None)
-            )
-            with pytest.raises(ReplicaError, match=r"decode0\.0 was ended by SIGKILL"):
-                await server.serve()
-            await server.stop()
-            with pytest.raises(ReplicaError, match=r"broke off: decode0\.0 was ended by SIGKILL"):
-                await asking
+    async with (
+        running_server(split_deployment(), source, supervision=ANSWERING) as server,
+        chat_client(server.url) as client,
+    ):
+        settings = ChatSettings(model=server.model_name)
+        asking = asyncio.create_task(
+            client.stream(say("die! now"), settings, on_text=lambda _: None)
+        )
+        with pytest.raises(ReplicaError, match=r"decode0\.0 was ended by SIGKILL"):
+            await server.serve()
+        await server.stop()
+        with pytest.raises(ReplicaError, match=r"broke off: decode0\.0 was ended by SIGKILL"):
+            await asking
 
 
 async def test_stopping_ends_open_streams_and_closes_the_port(tmp_path):
     source = model_source(tmp_path)
     is_talking = asyncio.Event()
-    async with running_server(split_deployment(), source, supervision=ANSWERING) as server:
-        async with chat_client(server.url) as client:
-            settings = ChatSettings(model=server.model_name)
-            asking = asyncio.create_task(
-                client.stream(say("wait! here"), settings, on_text=lambda _: is_talking.set())
-            )
-            await is_talking.wait()
-            await server.stop()
-            with pytest.raises(ReplicaError, match="the server is stopping"):
-                await asking
-            with pytest.raises(ConfigError, match="nobody answers"):
-                await client.model_name()
+    async with (
+        running_server(split_deployment(), source, supervision=ANSWERING) as server,
+        chat_client(server.url) as client,
+    ):
+        settings = ChatSettings(model=server.model_name)
+        asking = asyncio.create_task(
+            client.stream(say("wait! here"), settings, on_text=lambda _: is_talking.set())
+        )
+        await is_talking.wait()
+        await server.stop()
+        with pytest.raises(ReplicaError, match="the server is stopping"):
+            await asking
+        with pytest.raises(ConfigError, match="nobody answers"):
+            await client.model_name()

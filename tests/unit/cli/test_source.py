@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.cli.source import resolve_model, served_model
+from headrace.cli.source import check_files, resolve_model, served_model
 from headrace.core.errors import CheckpointError
 from headrace.core.launch import EngineConfig
 from headrace.deployment import DeploymentConfig
@@ -66,6 +66,17 @@ def test_what_is_no_model_is_refused(
 def test_an_unsupported_architecture_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="'LlamaForCausalLM': supported are"):
         model_source(tmp_path, architectures=["LlamaForCausalLM"])
+
+
+def test_absent_weights_are_refused_at_once_and_a_script_needs_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = model_source(tmp_path / "tiny")
+    with pytest.raises(CheckpointError, match="no weights: expected model.safetensors"):
+        check_files(source)
+    (tmp_path / "play.jsonl").write_text('{"tokens": [1]}\n')
+    monkeypatch.setattr("headrace.cli.source.embedded_folder", lambda: source.folder)
+    check_files(resolve_model(f"replay:{tmp_path / 'play.jsonl'}"))
 
 
 def test_clients_see_the_folders_name_age_and_recommended_sampling(tmp_path: Path) -> None:
