@@ -25,7 +25,7 @@ class TrainingConfig:
 
     steps: int = 8000
     long_steps: int = 600
-    max_minutes: float = 6.0
+    max_minutes: float = 5.9
     batch_tokens: int = 98_304
     row_tokens: int = 2048
     long_row_tokens: int = 8192
