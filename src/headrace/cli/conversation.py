@@ -5,14 +5,22 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol
 
 import typer
 
-from headrace.cli.client import Answer
 from headrace.core.errors import RequestError
 
 Turns = list[dict[str, str]]
 OnText = Callable[[str], None]
+
+
+class Answer(Protocol):
+    """What a conversation needs of an answer."""
+
+    text: str
+
+
 Asker = Callable[[Turns, OnText], Answer]
 
 QUIT = ("/quit", "/exit")

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
-from headrace.cli.client import Answer, ChatSettings, chat_client
 from headrace.cli.ledger import ledger_table
 from headrace.cli.logs import log_to_stderr
 from headrace.cli.memory import total_pss_bytes
 from headrace.cli.progress import StartReport
-from headrace.cli.server import RunningServer, running_server
 from headrace.cli.signals import run_until_signal
 from headrace.cli.source import EMBEDDED, ModelSource, resolve_model
 from headrace.deployment import (
@@ -24,6 +22,10 @@ from headrace.deployment import (
     num_ranks,
 )
 from headrace.serving.openai.config import ServingConfig
+
+if TYPE_CHECKING:
+    from headrace.cli.client import Answer
+    from headrace.cli.server import RunningServer
 
 PROMPT = "Tell me a story about a little fox."
 
@@ -59,6 +61,8 @@ def demo_deployment() -> DeploymentConfig:
 async def _demo(
     config: DeploymentConfig, source: ModelSource, prompt: str, *, fields: dict[str, Any]
 ) -> None:
+    from headrace.cli.server import running_server
+
     console, started_s = Console(highlight=False), time.monotonic()
     console.print(f"starting {describe_shardings(config, source.config)}", soft_wrap=True)
     report = StartReport(console, num_ranks=num_ranks(config, source.config))
@@ -72,6 +76,8 @@ async def _demo(
 
 
 async def _ask(server: RunningServer, prompt: str, fields: dict[str, Any]) -> Answer:
+    from headrace.cli.client import ChatSettings, chat_client
+
     typer.echo(f"\nyou: {prompt}\n{server.model_name}: ", nl=False)
     settings = ChatSettings(model=server.model_name, fields=fields)
     messages = [{"role": "user", "content": prompt}]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Coroutine
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -32,7 +33,11 @@ class LoopThread:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.run(self._cancel_all())
+        ended = self.submit(self._cancel_all())
+        while not ended.done():
+            # Cleaning up is bounded; cutting it short would leave processes behind.
+            with contextlib.suppress(KeyboardInterrupt):
+                wait([ended])
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -12,7 +12,6 @@ from headrace.cli import options
 from headrace.cli.config import format_config
 from headrace.cli.logs import log_to_stderr
 from headrace.cli.progress import StartReport
-from headrace.cli.server import running_server
 from headrace.cli.signals import run_until_signal
 from headrace.cli.source import ModelSource, resolve_model
 from headrace.deployment import DeploymentConfig, check_shardings, describe_shardings, num_ranks
@@ -111,6 +110,9 @@ def serve(
 
 
 async def _serve(config: DeploymentConfig, source: ModelSource) -> None:
+    # The web framework takes a second to import: help and refusals must not wait for it.
+    from headrace.cli.server import running_server
+
     console = Console(highlight=False)
     report = StartReport(console, num_ranks=num_ranks(config, source.config))
     with report:

@@ -128,7 +128,6 @@ def _make_server(
     dispatcher = Dispatcher(
         cluster,
         registry,
-        address=cluster.address,
         metrics=metrics,
         clock=clock,
         max_requests=serving.max_requests,
