@@ -128,8 +128,8 @@ class DecodeRank:
             for sequence, error in self._receiving.take_failed():
                 self._fail(sequence, error)
             self._receiving.release_quiet(self._pool)
-        while (sequence := self.roster.first_in_line()) is not None:
-            if not self._try_start(sequence):
+        while (first := self.roster.first_in_line()) is not None:
+            if not self._try_start(first):
                 break
         self._emitter.flush()
 

@@ -26,7 +26,7 @@ class Emitter:
         rank: int,
         eos_token_ids: Collection[int],
         max_model_tokens: int,
-        send: Callable[[str, Message], None],
+        send: Callable[[str, Message], object],
     ) -> None:
         self._rank = rank
         self._eos = frozenset(eos_token_ids)

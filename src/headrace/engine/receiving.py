@@ -32,7 +32,8 @@ from headrace.engine.sequence import Sequence
 from headrace.kvcache.pool import BlockPool
 from headrace.transfer.engine import TransferEngine
 from headrace.transfer.owners import expected_bytes_by_source
-from headrace.transfer.session import Complete, Failed, Quarantined, Quiet, ReceiveSessions
+from headrace.transfer.session import ReceiveSessions
+from headrace.transfer.session_state import Complete, Failed, Quarantined, Quiet
 
 log = logging.getLogger(__name__)
 
