@@ -19,9 +19,7 @@ def test_rows_are_padded_with_zeros_to_a_multiple_of_16(rows: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("inner", "columns"), SHAPES)
-def test_error_is_at_most_twice_the_librarys(
-    dtype: torch.dtype, inner: int, columns: int
-) -> None:
+def test_error_is_at_most_twice_the_librarys(dtype: torch.dtype, inner: int, columns: int) -> None:
     x, weight = random(37, inner, dtype=dtype), random(columns, inner, seed=1, dtype=dtype)
     bias = random(columns, seed=2, dtype=dtype)
     assert_as_accurate(
@@ -33,9 +31,7 @@ def test_error_is_at_most_twice_the_librarys(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("inner", "columns"), SHAPES)
-def test_a_row_does_not_depend_on_the_others(
-    dtype: torch.dtype, inner: int, columns: int
-) -> None:
+def test_a_row_does_not_depend_on_the_others(dtype: torch.dtype, inner: int, columns: int) -> None:
     x, weight = random(300, inner, dtype=dtype), random(columns, inner, seed=1)
     whole = linear(x, weight)
     shuffled = torch.randperm(300, generator=torch.Generator().manual_seed(3))

@@ -10,9 +10,7 @@ from tests.support.kernels_checks import DTYPES, assert_as_accurate, assert_bits
 def test_error_is_at_most_twice_the_librarys(dtype: torch.dtype) -> None:
     x = random(37, 2 * 51, dtype=dtype) * 4
     (gate, up), (gate64, up64) = x.chunk(2, dim=1), x.double().chunk(2, dim=1)
-    assert_as_accurate(
-        swiglu(x), reference=F.silu(gate64) * up64, library=F.silu(gate) * up
-    )
+    assert_as_accurate(swiglu(x), reference=F.silu(gate64) * up64, library=F.silu(gate) * up)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
