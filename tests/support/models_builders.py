@@ -81,6 +81,11 @@ def rank_weights(
     return parts
 
 
+def random_prompts(lengths: Sequence[int], *, vocab_size: int) -> list[list[int]]:
+    generator = torch.Generator().manual_seed(len(lengths))
+    return [torch.randint(0, vocab_size, (n,), generator=generator).tolist() for n in lengths]
+
+
 class Cache:
     """Pools of one rank, filled with NaN where nothing was written."""
 
@@ -109,10 +114,10 @@ def blocks_of(sequence: int, *, num_tokens: int, block_size: int) -> list[int]:
 def teacher_forced_logits(
     model: Model, prompts: Sequence[Sequence[int]], *, chunk: int, block_size: int = 16
 ) -> list[Tensor]:
-    """Logits of every position of every prompt, computed together chunk by chunk.
+    """Return the logits of prompts computed together, chunk by chunk.
 
-    Each chunk is followed, token by token, by nothing: to see the logits of each of its tokens the
-    last token of every chunk is asked, so ``chunk=1`` sees all and larger chunks see their ends.
+    Every chunk asks for its last token's logits: ``chunk=1`` sees all positions, larger chunks
+    see their ends.
     """
     longest = max(map(len, prompts))
     num_blocks = 8 * (-(-longest // block_size) + 2)
