@@ -75,6 +75,7 @@ class DecodeLoop:
         self._engine = engine
         self._pool = pool
         self._clock = clock
+        self._was_idle = False
         self._is_stopping = False
 
     def run(self) -> None:
@@ -92,10 +93,11 @@ class DecodeLoop:
         self._take_messages()
         self._rank.advance()
         wish = StepKind.DECODE if self._rank.wants_step else StepKind.IDLE
-        if self._lockstep.next_step(wish) is StepKind.IDLE:
-            self._sleep()
-        else:
+        if self._lockstep.next_step(wish) is not StepKind.IDLE:
+            self._was_idle = False
             self._rank.step()
+        elif not self._is_stopping:
+            self._sleep()
 
     def _take_messages(self) -> None:
         for message in self._control.recv_all():
@@ -120,8 +122,11 @@ class DecodeLoop:
                     self._receiving.on_message(message)
 
     def _sleep(self) -> None:
-        if not self._rank.has_work and self._pool.is_idle:
+        is_idle = not self._rank.has_work and self._pool.is_idle
+        if is_idle and not self._was_idle:
+            # Only on falling idle: it looks at every block, and peers' heartbeats wake a rank often.
             self._pool.check_invariants()
+        self._was_idle = is_idle
         deadline_s = self._receiving.next_deadline_s() if self._receiving is not None else None
         left_s = IDLE_WAKE_S if deadline_s is None else deadline_s - self._clock.now_s()
         filenos = [self._engine.fileno()] if self._engine is not None else []
@@ -172,7 +177,8 @@ class PrefillLoop:
                 self._lead.step()
                 return
         # Completions ring the engine's descriptor; there is nothing else to wait for.
-        self._control.wait(IDLE_WAKE_S, self._engine.fileno())
+        if not self._is_stopping:
+            self._control.wait(IDLE_WAKE_S, self._engine.fileno())
         self._engine.poll()
 
     def _take_messages(self) -> None:
