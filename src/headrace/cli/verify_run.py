@@ -64,7 +64,9 @@ async def run_side(
         ReplicaError: A rank was lost, refused a request, or did not go on.
     """
     async with running_cluster(config, source, on_event=on_event) as cluster:
-        return await cluster.guard(_run_rounds(cluster, rounds, deadline_s=config.serving.deadline_s))
+        return await cluster.guard(
+            _run_rounds(cluster, rounds, deadline_s=config.serving.deadline_s)
+        )
 
 
 async def _run_rounds(
@@ -72,7 +74,7 @@ async def _run_rounds(
 ) -> list[Run]:
     collector = Collector()
     cluster.listen(collector.on_message)
-    runs = []
+    runs: list[Run] = []
     for index, requests in enumerate(rounds):
         submits = make_submits(
             requests,

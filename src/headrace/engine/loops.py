@@ -124,7 +124,8 @@ class DecodeLoop:
     def _sleep(self) -> None:
         is_idle = not self._rank.has_work and self._pool.is_idle
         if is_idle and not self._was_idle:
-            # Only on falling idle: it looks at every block, and peers' heartbeats wake a rank often.
+            # Once for each fall into idleness: it looks at every block, and peers' heartbeats
+            # wake a rank often.
             self._pool.check_invariants()
         self._was_idle = is_idle
         deadline_s = self._receiving.next_deadline_s() if self._receiving is not None else None
