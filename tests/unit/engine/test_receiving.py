@@ -7,7 +7,7 @@ import pytest
 
 from headrace.core.messages import CancelSession, PrefillRequest
 from headrace.core.requests import FinishReason
-from headrace.transfer.fake import Script as NetworkScript
+from headrace.transfer.fake_network import Script as NetworkScript
 from tests.support.engine_world import World
 
 PROMPT = list(range(40))
