@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 
 import torch
-
 from tiny import checkpoint, corpus, evaluate, report, samples
 from tiny.network import Mtp, Target, TinyConfig
 from tiny.training import TrainingConfig, train

@@ -193,7 +193,7 @@ def parse_sharding(text: str, *, where: str) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for part in filter(None, text.split(",")):
         key, eq, value = part.partition("=")
-        if not eq or not value.strip().isdigit():
+        if not (eq and key.strip() and value.strip().isdigit()):
             raise ConfigError(f"{where} {text!r}: expected key=number pairs such as tp=2,ep=2")
         if key.strip() not in ReplicaConfig.__struct_fields__:
             hint = suggest(key.strip(), list(ReplicaConfig.__struct_fields__))

@@ -32,8 +32,13 @@ def engine(dtype: str, block_size: int) -> EngineConfig:
 
 
 def run(deployment: EngineDeployment) -> list[list[Output]]:
-    """Run every prompt under every setting, four at once, and return outputs in that order."""
-    return [out for params in SETTINGS for out in deployment.run(PROMPTS, params, trace=True)]
+    """Run every prompt under every setting, all at once, and return outputs in that order."""
+    ids = [
+        deployment.submit(prompt, params, rank=index, trace=True)
+        for params in SETTINGS
+        for index, prompt in enumerate(PROMPTS)
+    ]
+    return deployment.finish(*ids)
 
 
 @pytest.fixture(scope="module", params=DTYPES)

@@ -42,7 +42,8 @@ from headrace.engine.stepper import Stepper
 from headrace.kvcache.pool import BlockPool
 from headrace.scheduler.admission import Limits
 from headrace.transfer.engine import TransferEngine
-from headrace.transfer.fake import FakeNetwork, FakeTransport
+from headrace.transfer.fake import FakeTransport
+from headrace.transfer.fake_network import FakeNetwork
 from headrace.transfer.fake_network import Script as NetworkScript
 from headrace.transfer.sender import SendSessions
 from tests.support.text_tokenizers import byte_tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -102,7 +103,14 @@ class Cache:
         ]
 
     def run(self, model: Model, chunks: Sequence[SequenceChunk]) -> Tensor:
+        """Run one step; return the logits of the rows that want them."""
         return model.forward(build_forward_batch(chunks, self.shape), self.pools)
+
+    def run_all_rows(self, model: Model, chunks: Sequence[SequenceChunk]) -> Tensor:
+        """Run one step; return the logits of every row."""
+        batch = build_forward_batch(chunks, self.shape)
+        batch = replace(batch, logit_rows_L=torch.arange(batch.num_tokens))
+        return model.forward(batch, self.pools)
 
 
 def blocks_of(sequence: int, *, num_tokens: int, block_size: int) -> list[int]:
@@ -114,30 +122,23 @@ def blocks_of(sequence: int, *, num_tokens: int, block_size: int) -> list[int]:
 def teacher_forced_logits(
     model: Model, prompts: Sequence[Sequence[int]], *, chunk: int, block_size: int = 16
 ) -> list[Tensor]:
-    """Return the logits of prompts computed together, chunk by chunk.
-
-    Every chunk asks for its last token's logits: ``chunk=1`` sees all positions, larger chunks
-    see their ends.
-    """
+    """Return the logits of every position of prompts computed together, chunk by chunk."""
     longest = max(map(len, prompts))
     num_blocks = 8 * (-(-longest // block_size) + 2)
     cache = Cache(model, num_blocks=num_blocks, block_size=block_size)
-    tables = [
-        blocks_of(index, num_tokens=len(prompt), block_size=block_size)
-        for index, prompt in enumerate(prompts)
-    ]
     logits: list[list[Tensor]] = [[] for _ in prompts]
     for start in range(0, longest, chunk):
-        alive = [index for index, prompt in enumerate(prompts) if start < len(prompt)]
-        chunks = [
-            SequenceChunk(
-                token_ids=prompts[index][start : start + chunk],
+        chunks = {
+            index: SequenceChunk(
+                token_ids=prompt[start : start + chunk],
                 start=start,
-                block_ids=tables[index],
-                wants_logits=True,
+                block_ids=blocks_of(index, num_tokens=len(prompt), block_size=block_size),
             )
-            for index in alive
-        ]
-        for index, row in zip(alive, cache.run(model, chunks), strict=True):
-            logits[index].append(row)
-    return [torch.stack(rows) for rows in logits]
+            for index, prompt in enumerate(prompts)
+            if start < len(prompt)
+        }
+        rows = cache.run_all_rows(model, list(chunks.values()))
+        lengths = [len(part.token_ids) for part in chunks.values()]
+        for index, part in zip(chunks, rows.split(lengths), strict=True):
+            logits[index].append(part)
+    return [torch.cat(rows) for rows in logits]

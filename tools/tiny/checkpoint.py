@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer
-from torch import Tensor, nn
-
 from tiny.corpus import END_OF_TEXT, MARKUP_TOKENS, SPECIAL_TOKENS
 from tiny.network import Mtp, Target, TinyConfig
+from tokenizers import Tokenizer
+from torch import Tensor, nn
 
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 END_OF_TURN = "<|im_end|>"

@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-
 from tiny.network import Mtp, Target
+from torch import Tensor
 
 WINDOW = 1024
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import torch
-from tokenizers import Tokenizer
-from torch import Tensor
-
 from tiny.corpus import END_OF_TEXT
 from tiny.network import Target
+from tokenizers import Tokenizer
+from torch import Tensor
 
 
 def question(text: str) -> str:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
-
 from tiny.network import Mtp, Target
+from torch import Tensor, nn
 
 log = logging.getLogger(__name__)
 

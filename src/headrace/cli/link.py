@@ -72,12 +72,13 @@ def open_link(loop: LoopThread, place: Place, name: str, *, fields: dict[str, An
 
 
 async def _live(place: Place, connected: Future[ChatClient]) -> None:
-    async with AsyncExitStack() as stack:
+    # The server stops before the client closes: what is being streamed then ends with a reason.
+    async with AsyncExitStack() as clients, AsyncExitStack() as servers:
         url, api_key, server = place.url, place.api_key, None
         if place.deployment is not None:
-            server = await _start(place.deployment, stack)
+            server = await _start(place.deployment, servers)
             url, api_key = server.url, next(iter(place.deployment.serving.api_keys), "")
-        client = await stack.enter_async_context(chat_client(url, api_key=api_key))
+        client = await clients.enter_async_context(chat_client(url, api_key=api_key))
         connected.set_result(client)
         await (server.serve() if server is not None else asyncio.Event().wait())
 

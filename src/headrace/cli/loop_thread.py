@@ -21,6 +21,7 @@ class LoopThread:
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
         self._thread = threading.Thread(target=self._loop.run_forever, name="chat-loop")
 
     def __enter__(self) -> Self:
@@ -44,7 +45,7 @@ class LoopThread:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Start ``work`` and return at once."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+        return asyncio.run_coroutine_threadsafe(self._track(work), self._loop)
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Wait for ``work``; when this thread is interrupted meanwhile, cancel it first."""
@@ -55,8 +56,18 @@ class LoopThread:
             future.cancel()
             raise
 
+    async def _track(self, work: Coroutine[Any, Any, T]) -> T:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return await work
+        finally:
+            self._tasks.discard(task)
+
     async def _cancel_all(self) -> None:
-        others = asyncio.all_tasks() - {asyncio.current_task()}
+        # Only what was submitted: what that work started is its own to end.
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from headrace.cli.source import ModelSource
 from headrace.cluster.events import Event, Hooks, ignore
-from headrace.cluster.local import LocalSupervisor
+from headrace.cluster.local import LocalSupervisor, SupervisorConfig
 from headrace.cluster.rundir import RunDir, open_run_dir
 from headrace.core.errors import ReplicaError
 from headrace.core.messages import AnyMessage, Codec, Message, Ready, Topology
@@ -40,6 +40,7 @@ class RunningCluster:
         config: The deployment.
         source: Its model.
         on_event: Called with every event of a rank's life.
+        supervision: Bounds on the life of rank processes.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class RunningCluster:
         source: ModelSource,
         *,
         on_event: Callable[[Event], None] = ignore,
+        supervision: SupervisorConfig | None = None,
     ) -> None:
         self._config = config
         self._source = source
         self._on_event = on_event
+        self._supervision = supervision
         self._listeners: list[Listener] = []
         self._run_dir: RunDir | None = None
         self._control: AsyncControlSocket | None = None
@@ -105,6 +108,7 @@ class RunningCluster:
             run_dir=self._run_dir,
             control=self._control,
             hooks=Hooks(on_event=self._on_event, on_message=self._deliver, on_line=_log_line),
+            config=self._supervision,
         )
 
     def listen(self, listener: Listener) -> None:
@@ -151,12 +155,15 @@ class RunningCluster:
 
     async def stop(self) -> None:
         """End every rank and remove what the deployment left; idempotent, at most 4.5 s."""
-        if self._supervisor is not None:
-            await self._supervisor.stop()
-        if self._control is not None:
-            self._control.close()
-        if self._run_dir is not None:
-            self._run_dir.remove()
+        control, self._control = self._control, None
+        try:
+            if self._supervisor is not None and control is not None:
+                await self._supervisor.stop()
+        finally:
+            if control is not None:
+                control.close()
+            if self._run_dir is not None:
+                self._run_dir.remove()
 
     def _deliver(self, message: AnyMessage) -> None:
         # Heartbeats come before the topology; nobody above knows yet whose they are.
@@ -182,6 +189,7 @@ async def running_cluster(
     source: ModelSource,
     *,
     on_event: Callable[[Event], None] = ignore,
+    supervision: SupervisorConfig | None = None,
 ) -> AsyncIterator[RunningCluster]:
     """Run a deployment's ranks as long as the context lasts.
 
@@ -191,13 +199,29 @@ async def running_cluster(
         UserError: A sharding, folder or checkpoint that a person can mend.
         ReplicaError: A rank died or was not ready in time.
     """
-    cluster = RunningCluster(config, source, on_event=on_event)
+    cluster = RunningCluster(config, source, on_event=on_event, supervision=supervision)
     try:
         cluster.open()
         await cluster.start()
         yield cluster
     finally:
-        await cluster.stop()
+        await to_the_end(cluster.stop())
+
+
+async def to_the_end(work: Coroutine[Any, Any, None]) -> None:
+    """Finish ``work`` through any cancellation, which is then passed on.
+
+    For bounded work that leaves processes behind when it is cut short.
+    """
+    task, cancelled = asyncio.ensure_future(work), None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    task.result()
 
 
 def _log_line(rank: str, line: str) -> None:

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
-from headrace.cli.running import RunningCluster
+from headrace.cli.running import RunningCluster, to_the_end
 from headrace.cli.source import ModelSource, served_model
 from headrace.cluster.events import Event, ignore
+from headrace.cluster.local import SupervisorConfig
 from headrace.core.clock import SystemClock
 from headrace.core.errors import ReplicaError
 from headrace.core.messages import AnyMessage
@@ -40,6 +41,7 @@ class RunningServer:
         self._registry = registry
         self._http = HttpServer(create_app(front), front.config)
         self._is_ready = asyncio.Event()
+        self._end = "the server is stopping"
         for listener in (registry.on_message, front.dispatcher.on_message, self._note_ready):
             cluster.listen(listener)
 
@@ -73,11 +75,16 @@ class RunningServer:
         Raises:
             ReplicaError: Names the rank.
         """
-        await self.cluster.guard(asyncio.Event().wait())
+        try:
+            await self.cluster.guard(asyncio.Event().wait())
+        except ReplicaError as error:
+            # Open streams are told the same in `stop`.
+            self._end = str(error)
+            raise
 
     async def stop(self) -> None:
         """End open streams, close the port, end the ranks: all within 5 s."""
-        self._front.dispatcher.fail_all("the server is stopping")
+        self._front.dispatcher.fail_all(self._end)
         # Side by side: each has its own bound, and one after the other they would add up.
         ends = await asyncio.gather(self._http.stop(), self.cluster.stop(), return_exceptions=True)
         for end in ends:
@@ -102,6 +109,7 @@ async def running_server(
     source: ModelSource,
     *,
     on_event: Callable[[Event], None] = ignore,
+    supervision: SupervisorConfig | None = None,
 ) -> AsyncIterator[RunningServer]:
     """Serve a deployment as long as the context lasts; inside, every rank is ready.
 
@@ -109,7 +117,7 @@ async def running_server(
         UserError: A busy port, a sharding, folder or checkpoint that a person can mend.
         ReplicaError: A rank died or was not ready in time.
     """
-    cluster = RunningCluster(config, source, on_event=on_event)
+    cluster = RunningCluster(config, source, on_event=on_event, supervision=supervision)
     server: RunningServer | None = None
     try:
         cluster.open()
@@ -117,7 +125,7 @@ async def running_server(
         await server.start()
         yield server
     finally:
-        await (server.stop() if server is not None else cluster.stop())
+        await to_the_end(server.stop() if server is not None else cluster.stop())
 
 
 def _make_server(

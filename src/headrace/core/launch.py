@@ -21,7 +21,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         exact: Canonical sums: results do not depend on the sharding, bit for bit.
         block_size: Tokens of a KV block; divides 128.
         kv_cache_mib: Size of the pool [MiB]; 0 sizes it for ``max_sequences`` full contexts,
-            capped at 512 MiB.
+            capped at 256 MiB.
         max_model_tokens: Longest prompt + output [tokens]; 0 takes the model's own limit.
         max_sequences: Sequences decoded together by one rank.
         max_step_tokens: Prompt tokens computed in one step (chunk size) [tokens].

@@ -150,8 +150,13 @@ class DecodeRank:
         """Requests without blocks."""
         return self.roster.num_in_phase(Phase.WAITING)
 
-    def step(self) -> None:
-        """Plan and run one step; with nothing to do it only takes part in collectives."""
+    def step(self) -> bool:
+        """Plan and run one step; with nothing to do it only takes part in collectives.
+
+        Returns:
+            Whether anything was computed here. False with work pending means that blocks are
+            short until a transfer ends.
+        """
         plan = plan_step(
             [self._running(each) for each in self.roster.in_phase(Phase.RUNNING)],
             [self._prompt_work(each) for each in self.roster.in_phase(Phase.COMPUTING)],
@@ -169,6 +174,7 @@ class DecodeRank:
                 self._start_decoding(sequence)
         self.counters.steps += bool(work)
         self._emitter.flush()
+        return bool(work)
 
     # -- admission -----------------------------------------------------------------------
 

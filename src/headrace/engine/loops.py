@@ -34,6 +34,7 @@ from headrace.transfer.engine import TransferEngine
 
 # A sleeping rank looks up this often even if nothing wakes it: deadlines of sessions pass then.
 IDLE_WAKE_S = 1.0
+SHORT_WAIT_S = 0.002
 
 
 class Loop(Protocol):
@@ -93,11 +94,14 @@ class DecodeLoop:
         self._take_messages()
         self._rank.advance()
         wish = StepKind.DECODE if self._rank.wants_step else StepKind.IDLE
-        if self._lockstep.next_step(wish) is not StepKind.IDLE:
-            self._was_idle = False
-            self._rank.step()
-        elif not self._is_stopping:
-            self._sleep()
+        if self._lockstep.next_step(wish) is StepKind.IDLE:
+            if not self._is_stopping:
+                self._sleep()
+            return
+        self._was_idle = False
+        if not self._rank.step() and wish is StepKind.DECODE:
+            # Blocks are short until a transfer ends: give the prefillers the core.
+            self._control.wait(SHORT_WAIT_S, *self._filenos())
 
     def _take_messages(self) -> None:
         for message in self._control.recv_all():
@@ -130,8 +134,10 @@ class DecodeLoop:
         self._was_idle = is_idle
         deadline_s = self._receiving.next_deadline_s() if self._receiving is not None else None
         left_s = IDLE_WAKE_S if deadline_s is None else deadline_s - self._clock.now_s()
-        filenos = [self._engine.fileno()] if self._engine is not None else []
-        self._control.wait(min(IDLE_WAKE_S, max(0.0, left_s)), *filenos)
+        self._control.wait(min(IDLE_WAKE_S, max(0.0, left_s)), *self._filenos())
+
+    def _filenos(self) -> list[int]:
+        return [self._engine.fileno()] if self._engine is not None else []
 
 
 class PrefillLoop:

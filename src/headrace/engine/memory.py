@@ -7,7 +7,7 @@ from headrace.core.launch import EngineConfig
 from headrace.core.layouts import CacheLayout, KvSchema
 
 MIB = 1 << 20
-DEFAULT_CAP_MIB = 512
+DEFAULT_CAP_MIB = 256
 
 
 def make_layout(

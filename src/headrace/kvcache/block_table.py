@@ -93,6 +93,8 @@ class BlockTable:
         num_cached = hit.num_tokens if part else num_full * pool.block_size
         table = cls(pool, [*shared, *fresh], num_tokens=num_cached)
         table.copies = [BlockCopy(source, fresh[0]) for source in part]
+        pool.counters.opened_tokens += num_tokens
+        pool.counters.cached_tokens += num_cached
         return table
 
     @property

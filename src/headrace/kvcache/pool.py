@@ -21,11 +21,21 @@ from headrace.kvcache.prefix import PrefixHit, PrefixIndex
 
 @dataclass(slots=True)
 class PoolCounters:
-    """Monotonic counts of one pool, in blocks."""
+    """Monotonic counts of one pool.
+
+    Attributes:
+        allocated_blocks: Blocks handed out.
+        evicted_blocks: Cached blocks given up for want of free ones.
+        quarantined_blocks: Blocks that went into quarantine.
+        opened_tokens: Tokens of the prompts that block tables were opened for.
+        cached_tokens: Of these, tokens whose KV was cached.
+    """
 
     allocated_blocks: int = 0
     evicted_blocks: int = 0
     quarantined_blocks: int = 0
+    opened_tokens: int = 0
+    cached_tokens: int = 0
 
 
 class BlockPool:
@@ -135,6 +145,7 @@ class BlockPool:
         for block_id in block_ids:
             if self._references[block_id] == 1 and block_id in self._pinned:
                 raise ValueError(f"block {block_id} is pinned: unpin or quarantine it instead")
+        # From the end, so that evicting finds a leaf at once and need not walk down to one.
         for block_id in reversed(block_ids):
             self._references[block_id] -= 1
             self._settle(block_id)

@@ -30,17 +30,13 @@ class PrefixHit(NamedTuple):
 
 @dataclass(slots=True)
 class PrefixCounters:
-    """Monotonic counts of one index.
+    """Monotonic counts of one index; hits are counted by the pool, when they are used.
 
     Attributes:
-        queried_tokens: Prompt tokens looked up.
-        hit_tokens: Of these, tokens found cached.
         inserted_blocks: Blocks that entered.
         duplicate_blocks: Blocks refused because an equal one was there.
     """
 
-    queried_tokens: int = 0
-    hit_tokens: int = 0
     inserted_blocks: int = 0
     duplicate_blocks: int = 0
 
@@ -104,8 +100,6 @@ class PrefixIndex:
                 break
             found.append(block_id)
         num_tokens = min(len(found) * size, len(token_ids) - 1)
-        self.counters.queried_tokens += len(token_ids)
-        self.counters.hit_tokens += num_tokens
         return PrefixHit(found[: -(-num_tokens // size)], num_tokens)
 
     def insert(self, block_id: int, *, parent: bytes, token_ids: Sequence[int]) -> bytes:

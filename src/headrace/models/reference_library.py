@@ -159,5 +159,5 @@ def head_logits(normed_TH: Tensor, head: TensorHeader, rows: slice) -> Tensor:
 
 
 def _as_first_layer(name: str) -> str:
-    tail = name[_LAYER.search(name).start() :] if _LAYER.search(name) else name
-    return "model." + _LAYER.sub("layers.0.", tail, count=1)
+    # Whatever stands before it is a prefix of the release: the library's own is "model.".
+    return "model.layers.0." + _LAYER.split(name, maxsplit=1)[-1]

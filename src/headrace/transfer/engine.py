@@ -117,8 +117,12 @@ class TransferEngine:
         Raises:
             TransferError: No fragments, or one that leaves its region.
         """
-        _check_bounds("source", fragments.source_offsets, fragments.num_bytes, len(source.buffer))
-        _check_bounds("target", fragments.target_offsets, fragments.num_bytes, target.num_bytes)
+        _check_bounds(
+            "source", fragments.source_offsets, fragments.num_bytes, limit=len(source.buffer)
+        )
+        _check_bounds(
+            "target", fragments.target_offsets, fragments.num_bytes, limit=target.num_bytes
+        )
         immediate = Immediate(
             imm=imm,
             source_rank=self._rank,
@@ -178,7 +182,7 @@ class TransferEngine:
         return number
 
 
-def _check_bounds(side: str, offsets: Int64s, num_bytes: Int64s, limit: int) -> None:
+def _check_bounds(side: str, offsets: Int64s, num_bytes: Int64s, *, limit: int) -> None:
     if not len(offsets):
         raise TransferError("write without fragments: expected at least one")
     low, high = int(offsets.min()), int((offsets + num_bytes).max())

@@ -32,6 +32,8 @@ class Script:
         duplicate: Probability that an immediate rings twice.
         is_reordered: Writes land, and immediates ring, in random order.
         held_ranks: Source ranks whose writes stay posted until released.
+        stuck_ranks: Source ranks whose writes begin but do not land until released: cancelling
+            comes too late for them.
         failing_ranks: Source ranks whose posts fail.
         losing_ranks: Source ranks all of whose immediates are lost.
     """
@@ -43,6 +45,7 @@ class Script:
     duplicate: float = 0.0
     is_reordered: bool = False
     held_ranks: set[int] = field(default_factory=set)
+    stuck_ranks: set[int] = field(default_factory=set)
     failing_ranks: set[int] = field(default_factory=set)
     losing_ranks: set[int] = field(default_factory=set)
 
@@ -96,6 +99,7 @@ class PostedWrite:
     completion: FakeCompletion
     wakes: Callable[[], None]
     wait_pumps: int
+    has_begun: bool = False
 
 
 class Receiver(Protocol):
@@ -188,6 +192,9 @@ class FakeNetwork:
         due = [write for write in free if write.wait_pumps <= 0]
         for write in free:
             write.wait_pumps -= 1
+        for write in self._posted:
+            if write.immediate.source_rank in self.script.stuck_ranks:
+                write.has_begun = write.has_begun or not write.token.is_cancelled()
         self._posted = [one for one in self._posted if not any(one is write for write in due)]
         if self.script.is_reordered:
             self._random.shuffle(due)
@@ -218,7 +225,7 @@ class FakeNetwork:
             self._rings.append(_Ring(write.target.doorbell, write.immediate, wait))
 
     def _copy(self, write: PostedWrite) -> str:
-        if write.token.is_cancelled():
+        if write.token.is_cancelled() and not write.has_begun:
             return "cancelled before it began"
         region = self._regions.get(write.target.name)
         if region is None:
@@ -239,7 +246,7 @@ class FakeNetwork:
         return bool(self._rings) or not all(self._is_held(write) for write in self._posted)
 
     def _is_held(self, write: PostedWrite) -> bool:
-        return write.immediate.source_rank in self.script.held_ranks
+        return write.immediate.source_rank in self.script.held_ranks | self.script.stuck_ranks
 
     def _drop_region(self, name: str) -> None:
         with self._lock:

@@ -62,6 +62,7 @@ class TransferPlan:
         self.spans = spans
         widths = [schema.token_bytes for schema in targets[0].layers]
         self.token_bytes = np.array(widths, np.int64)
+        self._is_uniform = len(set(widths)) == 1
         self._bytes_before = np.cumsum(self.token_bytes) - self.token_bytes
         self._patterns: dict[tuple[int, int], Fragments] = {}
         self._layers: dict[tuple[int, int], Fragments] = {}
@@ -83,7 +84,7 @@ class TransferPlan:
         )
 
     def all_layers(self, source_rank: int, target_rank: int) -> Fragments:
-        """Return a pair's fragments of all layers: int64 arrays of [layers, fragments]."""
+        """Return a pair's fragments of all layers: read-only int64 of [layers, fragments]."""
         pair = (source_rank, target_rank)
         if pair not in self._layers:
             self._layers[pair] = self._make_layers(source_rank, target_rank)
@@ -115,8 +116,13 @@ class TransferPlan:
         before = self._bytes_before[:, None]
         source_offsets += before * _area_slots(self.sources[source_rank])
         target_offsets += before * _area_slots(self.targets[target_rank])
-        num_bytes = np.multiply.outer(self.token_bytes, pattern.num_bytes)
-        return Fragments(source_offsets, target_offsets, num_bytes)
+        # Layers are mostly of one width: then one row of lengths serves them all. Memory that is
+        # not touched is time that is not spent: half of a large plan's time is page faults.
+        widths = self.token_bytes[:1] if self._is_uniform else self.token_bytes
+        lengths = np.multiply.outer(widths, pattern.num_bytes)
+        return Fragments(
+            source_offsets, target_offsets, np.broadcast_to(lengths, source_offsets.shape)
+        )
 
     def _make_pattern(self, source_rank: int, target_rank: int) -> Fragments:
         heads = np.array(self.owners.get((source_rank, target_rank), ()), np.int64)

@@ -58,7 +58,7 @@ def _prove_coverage(plan: TransferPlan, target: int, written: Fragments) -> None
     if twice.any():
         slot = slots[1:][twice][0]
         raise TransferError(f"plan writes token slot {slot} of destination rank {target} twice")
-    want = _expected_runs(plan.target, plan.targets[target], plan.start, plan.stop)
+    want = _expected_runs(plan.target, plan.targets[target], start=plan.start, stop=plan.stop)
     _, came_slots, came_lengths = join_runs(slots, slots, lengths)
     _, want_slots, want_lengths = join_runs(*want)
     if not (np.array_equal(came_slots, want_slots) and np.array_equal(came_lengths, want_lengths)):
@@ -69,7 +69,7 @@ def _prove_coverage(plan: TransferPlan, target: int, written: Fragments) -> None
 
 
 def _expected_runs(
-    run: BlockRun, layout: CacheLayout, start: int, stop: int
+    run: BlockRun, layout: CacheLayout, *, start: int, stop: int
 ) -> tuple[Int64s, Int64s, Int64s]:
     """Slots of the range in all rows of a layer, one run per (row, block), ascending; twice."""
     size = run.block_size
@@ -122,10 +122,10 @@ def _prove_layers(plan: TransferPlan, source: int, target: int) -> None:
         # Counted back from where each area ends, which is where the next one begins.
         want = np.multiply.outer(plan.token_bytes, slots - num_slots)
         want += np.cumsum(plan.token_bytes * num_slots)[:, None]
-        if not np.array_equal(want, offsets) or (slots < 0).any() or (slots >= num_slots).any():
+        want -= offsets
+        if want.any() or (slots < 0).any() or (slots >= num_slots).any():
             raise TransferError(f"plan places the layers of {layout} where the layout does not")
-    want = np.multiply.outer(plan.token_bytes, pattern.num_bytes)
-    if not np.array_equal(want, layers.num_bytes):
+    if (layers.num_bytes != pattern.num_bytes * plan.token_bytes[:, None]).any():
         raise TransferError(f"plan has fragments of other lengths from {source} to {target}")
 
 

@@ -152,7 +152,9 @@ class ReceiveSessions:
             return
         session.deadline_s = now_s + session.timeout_s
         if writer.missing_bytes < 0:
-            self._fail(session, rank, f"sent more than its {writer.expected_bytes} bytes", now_s)
+            self._fail(
+                session, rank, f"sent more than its {writer.expected_bytes} bytes", now_s=now_s
+            )
         elif not any(one.missing_bytes for one in session.writers.values()):
             self._end(session, Complete(session.session_id, session.received_bytes))
 
@@ -167,14 +169,14 @@ class ReceiveSessions:
         """Take a rank's word that it could not do its part."""
         session = self._heard(message)
         if session is not None and session.state is SessionState.RECEIVING:
-            self._fail(session, message.rank, f"failed: {message.reason}", now_s)
+            self._fail(session, message.rank, f"failed: {message.reason}", now_s=now_s)
 
     def on_quiet(self, message: SessionQuiet, *, now_s: float) -> None:
         """Take a rank's proof of quiet."""
         session = self._heard(message)
         if session is not None:
             session.writers[message.rank].is_quiet = True
-            self._settle(session, message.rank, "stopped", now_s)
+            self._settle(session, message.rank, "stopped", now_s=now_s)
 
     def on_heartbeat(
         self, replica: str, *, rank: int, generation: int, progress: int, now_s: float
@@ -215,7 +217,9 @@ class ReceiveSessions:
                 continue
             if session.state is SessionState.RECEIVING:
                 rank, _ = session.shortest()
-                self._fail(session, rank, f"made no progress for {session.timeout_s} s", now_s)
+                self._fail(
+                    session, rank, f"made no progress for {session.timeout_s} s", now_s=now_s
+                )
             elif session.state is SessionState.CANCELLING:
                 session.state = SessionState.QUARANTINE
                 session.deadline_s = math.inf
@@ -244,17 +248,17 @@ class ReceiveSessions:
 
     def _bury(self, session: ReceiveSession, rank: int, now_s: float) -> None:
         session.writers[rank].is_quiet = True
-        self._settle(session, rank, "died", now_s)
+        self._settle(session, rank, "died", now_s=now_s)
 
-    def _settle(self, session: ReceiveSession, rank: int, verb: str, now_s: float) -> None:
+    def _settle(self, session: ReceiveSession, rank: int, verb: str, *, now_s: float) -> None:
         """Draw the conclusions from a writer that will not write again."""
         if session.state is SessionState.RECEIVING:
             if session.writers[rank].missing_bytes:
-                self._fail(session, rank, verb, now_s)
+                self._fail(session, rank, verb, now_s=now_s)
         elif not session.unheard():
             self._end(session, Quiet(session.session_id))
 
-    def _fail(self, session: ReceiveSession, rank: int, what: str, now_s: float) -> None:
+    def _fail(self, session: ReceiveSession, rank: int, what: str, *, now_s: float) -> None:
         writer = session.writers[rank]
         reason = (
             f"prefill rank {session.replica}.{rank} (generation {writer.generation}) {what}; "

@@ -46,8 +46,8 @@ def draw_plan(plan: TransferPlan, *, link: str) -> str:
         plan: The plan; the same object that the engine runs.
         link: Transport that would carry it, e.g. ``shm``.
     """
-    sources, source_end = _place(plan.sources, {s: h for s, h in _sent(plan, side=0)})
-    targets, target_end = _place(plan.targets, {t: h for t, h in _sent(plan, side=1)})
+    sources, source_end = _place(plan.sources, _sent(plan, side=0))
+    targets, target_end = _place(plan.targets, _sent(plan, side=1))
     strips_top = max(source_end, target_end) + 50
     height = strips_top + 2 * STRIP + STRIP_GAP + 60
     body = [
@@ -86,12 +86,12 @@ def _heading(plan: TransferPlan, link: str) -> list[str]:
     ]
 
 
-def _sent(plan: TransferPlan, *, side: int) -> list[tuple[int, set[int]]]:
+def _sent(plan: TransferPlan, *, side: int) -> dict[int, set[int]]:
     """Heads that take part, by rank of one side (0: sources, 1: destinations)."""
     ranks: dict[int, set[int]] = {}
     for pair, heads in plan.owners.items():
         ranks.setdefault(pair[side], set()).update(heads)
-    return list(ranks.items())
+    return ranks
 
 
 def _place(

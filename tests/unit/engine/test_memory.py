@@ -29,7 +29,7 @@ def test_small_demands_take_no_more_than_they_need() -> None:
 
 
 def test_large_demands_are_capped() -> None:
-    assert blocks(max_sequences=64, max_model_tokens=100_000) == (512 << 20) // BLOCK_BYTES
+    assert blocks(max_sequences=64, max_model_tokens=100_000) == (256 << 20) // BLOCK_BYTES
 
 
 def test_a_pool_without_a_block_is_refused_with_the_size_to_give() -> None:

@@ -81,6 +81,15 @@ def test_a_refused_table_leaves_the_pool_as_it_was():
     assert pool.match(list(range(9))).num_tokens == 8
 
 
+def test_cached_tokens_are_counted_once_they_are_used():
+    pool = BlockPool(8, SIZE)
+    cache_prompt(pool, list(range(8)))
+    for _ in range(3):
+        pool.match(list(range(8)))  # asking again while a request waits counts nothing
+    open_table(pool, list(range(8)))
+    assert (pool.counters.opened_tokens, pool.counters.cached_tokens) == (16, 7)
+
+
 def test_growth_takes_a_block_only_when_the_last_is_full():
     pool = BlockPool(3, SIZE)
     table = open_table(pool, [1, 2, 3])
@@ -138,6 +147,22 @@ def test_a_fork_at_a_block_boundary_copies_nothing():
     assert sister.copies == []
     assert sister.block_ids == table.block_ids[:1]
     assert sister.blocks_to_append(1) == 1
+
+
+def test_forks_that_went_apart_are_cached_under_their_own_histories():
+    pool = BlockPool(12, SIZE)
+    first, second = [0, 1, 2, 3, 7, 7, 7, 7, 7], [0, 1, 2, 3, 8, 8, 8, 8, 8]
+    table = open_table(pool, first)
+    table.advance(4)
+    table.publish(first)
+    sister = table.fork()
+    assert sister is not None
+    for each, token_ids in ((table, first), (sister, second)):
+        assert each.reserve(5)
+        each.advance(5)
+        each.publish(token_ids)
+    assert pool.match(first) == (table.block_ids[:2], 8)
+    assert pool.match(second) == (sister.block_ids[:2], 8)
 
 
 def test_a_fork_without_room_changes_nothing():

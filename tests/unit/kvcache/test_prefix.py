@@ -97,14 +97,6 @@ def test_leaf_below_goes_to_the_end_of_the_history():
     assert index.leaf_below(2, {0, 1, 2}) == 2
 
 
-def test_hits_are_counted_in_tokens():
-    index = PrefixIndex(SIZE)
-    insert_chain(index, [0, 1], TOKENS)
-    index.match(TOKENS[:8])
-    index.match(TOKENS[:11])
-    assert (index.counters.queried_tokens, index.counters.hit_tokens) == (19, 15)
-
-
 def test_hashes_tell_parents_and_token_order_apart():
     assert chain_hash(ROOT, [1, 2]) != chain_hash(ROOT, [2, 1])
     assert chain_hash(ROOT, [1, 2]) != chain_hash(chain_hash(ROOT, [1, 2]), [1, 2])

@@ -156,6 +156,15 @@ def test_the_newest_gives_up_its_blocks_when_growth_does_not_fit():
     assert [chunk.sequence_id for chunk in plan.chunks] == ["a", "b"]
 
 
+def test_a_preempted_sequences_own_growth_is_no_longer_wanted():
+    rows = [running(name, order, tokens=8, blocks=2) for order, name in enumerate("ab")]
+    shares_all = Running(
+        sequence_id="c", order=2, num_tokens=8, num_blocks=2, num_reclaimable_blocks=0
+    )
+    plan = plan_step([*rows, shares_all], [], max_prompt_tokens=8, free_blocks=2, block_size=SIZE)
+    assert plan.preempted == ("c",)
+
+
 def test_a_newer_prompt_gives_way_to_an_older_running_sequence():
     work = PromptWork(
         sequence_id="p",

@@ -9,7 +9,6 @@ import pytest
 from headrace.core.errors import TransferError
 from headrace.core.messages import RegionDescriptor
 from headrace.core.transport import CancelToken, Region
-from headrace.transfer.engine import TransferEngine
 from tests.support.transfer_layouts import split_layouts
 from tests.support.transfer_world import (
     FakeWorld,

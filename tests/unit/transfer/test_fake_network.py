@@ -85,6 +85,22 @@ def test_a_write_held_past_its_cancelling_never_lands(lab: Lab) -> None:
     assert lab.landed() == 0
 
 
+def test_a_write_that_has_begun_lands_whatever_is_cancelled(lab: Lab) -> None:
+    lab.network.script.stuck_ranks.add(0)
+    token = CancelToken()
+    begun = lab.write(token=token)
+    lab.network.pump()
+    token.cancel()
+    late = lab.write(at=100, token=token)
+    lab.network.pump()
+    assert not begun.is_done()
+    lab.network.script.stuck_ranks.clear()
+    lab.network.settle()
+    assert begun.error() == ""
+    assert "cancelled" in late.error()
+    assert lab.landed() == 8
+
+
 def test_a_failing_rank_fails_at_posting(lab: Lab) -> None:
     lab.network.script.failing_ranks.add(1)
     assert lab.write(1).error() == "post failed"

@@ -117,7 +117,10 @@ def test_heads_exchanged_between_two_sources_are_caught() -> None:
 @pytest.mark.parametrize("field", ["source_offsets", "target_offsets", "num_bytes"])
 def test_a_layer_in_the_wrong_place_is_caught(field: str) -> None:
     plan = make_plan()
-    getattr(plan.all_layers(1, 0), field)[1, 3] += 16
+    good = plan.all_layers(1, 0)
+    arrays = {name: getattr(good, name).copy() for name in Fragments.__struct_fields__}
+    arrays[field][1, 3] += 16
+    plan._layers[1, 0] = Fragments(**arrays)
     with pytest.raises(TransferError, match="plan (places the layers|has fragments)"):
         prove_plan(plan)
 

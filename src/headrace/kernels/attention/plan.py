@@ -127,11 +127,8 @@ def plan_attention(runs: Sequence[QueryRun], shape: AttentionShape) -> Attention
     for run in runs:
         for part in _cut(run):
             by_length[part.num_tokens].append(part)
-    pieces = (
-        piece
-        for length, parts in by_length.items()
-        for piece in _pieces(parts, shape, num_tokens=length)
-    )
+    num_rows = sum(run.num_tokens for run in runs)
+    pieces = (piece for parts in by_length.values() for piece in _pieces(parts, shape, num_rows))
     return AttentionPlan(tuple(pieces))
 
 
@@ -145,49 +142,46 @@ def _cut(run: QueryRun) -> Iterator[QueryRun]:
         )
 
 
-def _pieces(runs: list[QueryRun], shape: AttentionShape, *, num_tokens: int) -> Iterator[Piece]:
+def _pieces(runs: list[QueryRun], shape: AttentionShape, num_batch_rows: int) -> Iterator[Piece]:
+    num_tokens = runs[0].num_tokens
     num_rows = -(-num_tokens * shape.queries_per_kv // ROW_MULTIPLE) * ROW_MULTIPLE
     # Of one run's tile: the scores, K and V.
     elements = shape.num_kv_heads * KV_TILE_TOKENS * (num_rows + 2 * shape.head_dim)
     max_run_tiles = max(1, MAX_SPAN_ELEMENTS // elements)
-    in_order = len(runs) == 1 or all(
-        a.first_row + num_tokens == b.first_row and a.start >= b.start
-        for a, b in zip(runs, runs[1:], strict=False)
-    )
-    if not in_order:
-        runs = sorted(runs, key=lambda run: run.start, reverse=True)
+    # Longest first, but no reordering among runs that end in the same tile.
+    runs = sorted(runs, key=lambda run: -_num_tiles(run))
     for first in range(0, len(runs), max_run_tiles):
         part = runs[first : first + max_run_tiles]
         yield Piece(
             num_runs=len(part),
             num_tokens=num_tokens,
             num_rows=num_rows,
-            batch_rows=_batch_rows(part, num_tokens),
+            batch_rows=_batch_rows(part, num_batch_rows),
             spans=tuple(_spans(part, shape, num_rows=num_rows, max_run_tiles=max_run_tiles)),
         )
 
 
-def _batch_rows(runs: list[QueryRun], num_tokens: int) -> Tensor:
-    first = torch.tensor([run.first_row for run in runs])
-    if num_tokens == 1:
-        return first
-    return (first[:, None] + torch.arange(num_tokens)).flatten()
+def _num_tiles(run: QueryRun) -> int:
+    return -(-(run.start + run.num_tokens) // KV_TILE_TOKENS)
+
+
+def _batch_rows(runs: list[QueryRun], num_batch_rows: int) -> Tensor | None:
+    rows = [row for run in runs for row in range(run.first_row, run.first_row + run.num_tokens)]
+    return None if rows == list(range(num_batch_rows)) else torch.tensor(rows)
 
 
 def _spans(
     runs: list[QueryRun], shape: AttentionShape, *, num_rows: int, max_run_tiles: int
 ) -> Iterator[Span]:
-    num_tokens = runs[0].num_tokens
-    ends = [run.start + num_tokens for run in runs]
-    last_tile = -(-ends[0] // KV_TILE_TOKENS)
+    num_tiles = [_num_tiles(run) for run in runs]
     tile = 0
-    while tile < last_tile:
-        num_runs = sum(end > tile * KV_TILE_TOKENS for end in ends)
-        # Tiles that these runs reach, all of them; then those that every row of theirs sees whole.
-        stop = -(-ends[num_runs - 1] // KV_TILE_TOKENS)
-        whole = (runs[num_runs - 1].start + 1) // KV_TILE_TOKENS
+    while tile < num_tiles[0]:
+        num_runs = sum(count > tile for count in num_tiles)
+        # Tiles that all these runs reach; of them, those that every row of theirs sees whole.
+        stop = num_tiles[num_runs - 1]
+        whole = min(run.start + 1 for run in runs[:num_runs]) // KV_TILE_TOKENS
         if tile < whole:
-            stop = whole
+            stop = min(stop, whole)
         stop = min(stop, tile + max(1, max_run_tiles // num_runs))
         tiles = range(tile, stop)
         if tile < whole:

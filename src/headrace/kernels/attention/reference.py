@@ -63,7 +63,7 @@ def paged_attention(
         Online softmax after FlashAttention (arXiv 2205.14135); paging after PagedAttention
         (arXiv 2309.06180).
     """
-    out_THD = torch.empty_like(q_THD)
+    out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
     for piece in plan.pieces:
         q_GBMD = _gather_queries(q_THD, piece, num_kv_heads=pool_2GNSD.shape[1])
         out_GBMD = _attend(q_GBMD.mul_(scale), pool_2GNSD, piece)
@@ -74,7 +74,7 @@ def paged_attention(
 def _gather_queries(q_THD: Tensor, piece: Piece, *, num_kv_heads: int) -> Tensor:
     """Return fp32 ``[G, B, M, D]``: a KV head's rows together by (token, head), zero padded."""
     head_dim = q_THD.shape[-1]
-    rows = q_THD[piece.batch_rows]
+    rows = q_THD if piece.batch_rows is None else q_THD[piece.batch_rows]
     rows_GBQRD = rows.view(piece.num_runs, piece.num_tokens, num_kv_heads, -1, head_dim).permute(
         2, 0, 1, 3, 4
     )
@@ -89,7 +89,11 @@ def _scatter_outputs(out_THD: Tensor, out_GBMD: Tensor, piece: Piece) -> None:
     queries_per_kv = out_THD.shape[1] // num_kv_heads
     shape = (num_kv_heads, piece.num_runs, piece.num_tokens, queries_per_kv, head_dim)
     out_BQGRD = _real_rows(out_GBMD, shape).permute(1, 2, 0, 3, 4)
-    out_THD[piece.batch_rows] = out_BQGRD.reshape(-1, *out_THD.shape[1:]).to(out_THD.dtype)
+    if piece.batch_rows is None:
+        out_THD.view(out_BQGRD.shape).copy_(out_BQGRD)
+    else:
+        rows = out_BQGRD.reshape(-1, *out_THD.shape[1:])
+        out_THD[piece.batch_rows] = rows.to(out_THD.dtype)
 
 
 def _real_rows(rows_GBMD: Tensor, shape: tuple[int, ...]) -> Tensor:
@@ -109,13 +113,13 @@ def _attend(q_GBMD: Tensor, pool_2GNSD: Tensor, piece: Piece) -> Tensor:
 
 
 def _gather_tiles(pool_2GNSD: Tensor, span: Span) -> Tensor:
-    """Return fp32 ``[2, G*A*L, K, D]``, zero where a tile has no token."""
+    """Return fp32 ``[2, G*A*L, K, D]``, values zero where a tile has no token."""
     num_heads, head_dim = pool_2GNSD.shape[1], pool_2GNSD.shape[4]
     kv = pool_2GNSD.index_select(2, span.block_ids).float()
     if span.unwritten_ALK1 is not None:
-        tiles = kv.view(2, num_heads, *span.unwritten_ALK1.shape[:3], head_dim)
+        values = kv[1].view(num_heads, *span.unwritten_ALK1.shape[:3], head_dim)
         # 0 * NaN is NaN: whatever lies in unwritten slots must not meet the zero probabilities.
-        tiles.masked_fill_(span.unwritten_ALK1, 0.0)
+        values.masked_fill_(span.unwritten_ALK1, 0.0)
     return kv.view(2, -1, KV_TILE_TOKENS, head_dim)
 
 

@@ -1,4 +1,4 @@
-"""Sorting (row, expert) pairs by expert, each expert's rows padded for canonical products.
+"""Placing (row, expert) pairs by expert, each expert's rows padded for canonical products.
 
 Shape letters:
     R = token rows   K = experts per token   E = experts held   P = pairs whose expert is held
@@ -16,10 +16,9 @@ from headrace.kernels.linear import ROW_MULTIPLE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
-    """Pairs in ascending (expert, row) order.
+    """Pairs in ascending (row, expert) order.
 
     Attributes:
-        num_pairs: P.
         num_padded: Rows of the padded arrangement, a multiple of 16.
         slots_P: int64 index of each pair in the flattened ``[R, K]`` ids.
         rows_P: int64 token row of each pair.
@@ -29,7 +28,6 @@ class Pairs:
         ends_E: int32 end of each expert's rows in the padded arrangement.
     """
 
-    num_pairs: int
     num_padded: int
     slots_P: Tensor
     rows_P: Tensor
@@ -57,24 +55,25 @@ def group_pairs(ids_RK: Tensor, *, num_experts: int) -> Pairs:
         num_experts: E.
 
     Cost:
-        One stable sort of R*K keys and two host syncs.
+        Two sorts of R*K keys and two host syncs.
     """
+    top_k = ids_RK.shape[1]
+    ids_RK, order_RK = ids_RK.sort(dim=1)
     keys = ids_RK.flatten()
-    sorted_keys, order = keys.sort(stable=True)
-    counts_E = torch.bincount(keys, minlength=num_experts + 1)[:num_experts]
+    held_P = (keys < num_experts).nonzero().squeeze(1)
+    rows_P, experts_P = held_P // top_k, keys[held_P]
+    counts_E = torch.bincount(experts_P, minlength=num_experts)
     padded_E = (counts_E + (ROW_MULTIPLE - 1)) // ROW_MULTIPLE * ROW_MULTIPLE
     ends_E = padded_E.cumsum(0)
-    # Pairs of experts held elsewhere have sorted behind the last of ours.
-    num_pairs = int(counts_E.sum())
-    slots_P, experts_P = order[:num_pairs], sorted_keys[:num_pairs]
+    by_expert_P, pair_P = experts_P.sort(stable=True)
     # A pair moves right by all the padding of the experts before its own.
     shift_E = (ends_E - padded_E) - (counts_E.cumsum(0) - counts_E)
+    places_P = torch.arange(len(held_P), device=keys.device) + shift_E[by_expert_P]
     return Pairs(
-        num_pairs=num_pairs,
         num_padded=int(ends_E[-1]),
-        slots_P=slots_P,
-        rows_P=slots_P // ids_RK.shape[1],
+        slots_P=rows_P * top_k + order_RK.flatten()[held_P],
+        rows_P=rows_P,
         experts_P=experts_P,
-        places_P=torch.arange(num_pairs, device=keys.device) + shift_E[experts_P],
+        places_P=torch.empty_like(places_P).scatter_(0, pair_P, places_P),
         ends_E=ends_E.to(torch.int32),
     )

@@ -29,8 +29,10 @@ from headrace.kernels.tree import tree_sum
 # more than a grouped product's walk over all experts.
 MAX_GATHER_BYTES = 4 << 20
 
-# Elements of the leaves of one slab of rows: bounds the memory of a long prompt chunk.
-MAX_SLAB_ELEMENTS = 1 << 26
+# Rows that share one set of grouped products, and elements of the leaves added up at a time: both
+# bound the memory of a long prompt chunk; a MiB of leaves stays in cache.
+MAX_SLAB_ROWS = 1024
+MAX_LEAF_ELEMENTS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,30 +112,19 @@ def expert_partials(
         down products, weighting and sums stay in fp32. A row does not depend on the other rows.
 
     Cost:
-        6*X*H*I FLOPs; leaves of at most ``MAX_SLAB_ELEMENTS`` at a time (or of 16 rows). One host
-        sync (rows per expert).
+        6*X*H*I FLOPs. Holds ``4*X*W*H`` bytes of outputs for at most ``MAX_SLAB_ROWS`` rows. A
+        host sync for the rows per expert.
     """
-    leaf_elements = experts.num_groups * experts.down_EWHC.shape[1] * x_RH.shape[1]
-    slab = max(ROW_MULTIPLE, MAX_SLAB_ELEMENTS // leaf_elements)
-    if x_RH.shape[0] <= slab:
-        return _slab_partials(x_RH, ids_RK, weights_RK, experts)
-    slabs = zip(x_RH.split(slab), ids_RK.split(slab), weights_RK.split(slab), strict=True)
-    return torch.cat([_slab_partials(*rows, experts) for rows in slabs])
-
-
-def _slab_partials(
-    x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertWeights
-) -> Tensor:
-    local_ids_RK = experts.local_ids[ids_RK]
-    group_sums = _few_rows if x_RH.shape[0] <= ROW_MULTIPLE else _many_rows
-    sums_GRH = group_sums(x_RH, local_ids_RK, weights_RK.float(), experts)
-    if experts.is_whole:
-        return tree_sum(sums_GRH).unsqueeze(1)
-    return sums_GRH.transpose(0, 1)
+    local_ids_RK, weights_RK = experts.local_ids[ids_RK], weights_RK.float()
+    if x_RH.shape[0] <= ROW_MULTIPLE:
+        return _few_rows(x_RH, local_ids_RK, weights_RK, experts)
+    slab = MAX_SLAB_ROWS
+    slabs = zip(x_RH.split(slab), local_ids_RK.split(slab), weights_RK.split(slab), strict=True)
+    return torch.cat([_many_rows(*rows, experts) for rows in slabs])
 
 
 def _few_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertWeights) -> Tensor:
-    """Return each group's subtree of at most 16 rows; every active expert computes all of them."""
+    """Return the subtrees of at most 16 rows; every active expert computes all of them."""
     num_rows, hidden = x_RH.shape
     num_experts, num_parts = experts.down_EWHC.shape[:2]
     # The column past the last collects what is held elsewhere.
@@ -152,10 +143,9 @@ def _few_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertW
         out_AWOH = _few_product(act_AWOC, experts.down_EWHC, active_A)
         weights_A1R1 = weights_RE.t().index_select(0, active_A)[:, None, :, None]
         # Active experts ascend, and so does what meets in one leaf.
-        leaves_GWRH.index_add_(
-            0, experts.group_E[active_A], out_AWOH[:, :, :num_rows].float() * weights_A1R1
-        )
-    return tree_sum(leaves_GWRH, dim=1)
+        out_AWRH = out_AWOH[:, :, :num_rows].float() * weights_A1R1
+        leaves_GWRH.flatten(1).index_add_(0, experts.group_E[active_A], out_AWRH.flatten(1))
+    return _subtrees(leaves_GWRH, experts)
 
 
 def _few_product(x_AWOC: Tensor, weight_EWHC: Tensor, active_A: Tensor) -> Tensor:
@@ -174,23 +164,40 @@ def _few_product(x_AWOC: Tensor, weight_EWHC: Tensor, active_A: Tensor) -> Tenso
 
 
 def _many_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertWeights) -> Tensor:
-    """Return each group's subtree of any number of rows, pairs sorted by expert."""
+    """Return the subtrees of any number of rows, pairs sorted by expert for the products."""
     num_rows, hidden = x_RH.shape
     num_experts, num_parts = experts.down_EWHC.shape[:2]
-    leaves = weights_RK.new_zeros((experts.num_groups * num_rows, num_parts, hidden))
     pairs = group_pairs(ids_RK, num_experts=num_experts)
-    if pairs.num_pairs:
-        x_XH = x_RH.new_zeros((pairs.num_padded, hidden), dtype=experts.down_EWHC.dtype)
-        x_XH[pairs.places_P] = x_RH[pairs.rows_P].to(x_XH.dtype)
-        gate_up_X1J = _grouped_product(x_XH.unsqueeze(1), experts.gate_up_E1JH, pairs.ends_E)
-        act_XI = swiglu(gate_up_X1J.squeeze(1).to(x_RH.dtype)).to(x_XH.dtype)
-        act_XWC = act_XI.unflatten(1, (num_parts, -1))
-        out_XWH = _grouped_product(act_XWC, experts.down_EWHC, pairs.ends_E)
-        weights_P11 = weights_RK.flatten()[pairs.slots_P][:, None, None]
-        leaf_P = experts.group_E[pairs.experts_P] * num_rows + pairs.rows_P
-        # Pairs are in ascending expert order, and so is what meets in one leaf.
-        leaves.index_add_(0, leaf_P, out_XWH[pairs.places_P].float() * weights_P11)
-    return tree_sum(leaves, dim=1).view(experts.num_groups, num_rows, hidden)
+    x_XH = x_RH.new_zeros((pairs.num_padded, hidden), dtype=experts.down_EWHC.dtype)
+    x_XH[pairs.places_P] = x_RH[pairs.rows_P].to(x_XH.dtype)
+    gate_up_X1J = _grouped_product(x_XH.unsqueeze(1), experts.gate_up_E1JH, pairs.ends_E)
+    act_XI = swiglu(gate_up_X1J.squeeze(1).to(x_RH.dtype)).to(x_XH.dtype)
+    act_XWC = act_XI.unflatten(1, (num_parts, -1))
+    out_XWH = _grouped_product(act_XWC, experts.down_EWHC, pairs.ends_E)
+    weights_P = weights_RK.flatten()[pairs.slots_P]
+    group_P = experts.group_E[pairs.experts_P]
+    # Leaves of a few rows at a time stay in cache; pairs are in row order.
+    slab = max(1, MAX_LEAF_ELEMENTS // (experts.num_groups * num_parts * hidden))
+    starts = range(0, num_rows, slab)
+    bounds = torch.searchsorted(pairs.rows_P, torch.tensor([*starts, num_rows])).tolist()
+    sums = []
+    for start, first, last in zip(starts, bounds, bounds[1:], strict=False):
+        leaves = weights_RK.new_zeros(
+            (min(slab, num_rows - start), experts.num_groups, num_parts, hidden)
+        )
+        out_PWH = out_XWH[pairs.places_P[first:last]].float()
+        out_PWH *= weights_P[first:last, None, None]
+        leaf_P = (pairs.rows_P[first:last] - start) * experts.num_groups + group_P[first:last]
+        # A row's pairs ascend by expert, and so does what meets in one leaf.
+        leaves.view(-1, num_parts * hidden).index_add_(0, leaf_P, out_PWH.flatten(1))
+        sums.append(_subtrees(leaves.permute(1, 2, 0, 3), experts))
+    return torch.cat(sums)
+
+
+def _subtrees(leaves_GWRH: Tensor, experts: ExpertWeights) -> Tensor:
+    """Add leaves up to this rank's roots: ``[R, S, H]``."""
+    sums_GRH = tree_sum(leaves_GWRH, dim=1)
+    return tree_sum(sums_GRH).unsqueeze(1) if experts.is_whole else sums_GRH.transpose(0, 1)
 
 
 def _grouped_product(x_XWC: Tensor, weight_EWHC: Tensor, ends_E: Tensor) -> Tensor:

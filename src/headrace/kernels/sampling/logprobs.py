@@ -19,6 +19,8 @@ from headrace.kernels.sampling.batch import SamplingBatch
 from headrace.kernels.sampling.elementary import exp_nonpositive, ln_unit, sum_rows
 from headrace.kernels.sampling.order import top_tokens
 
+_GROUP_ELEMENTS = 1 << 15
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SampledTokens:
@@ -78,6 +80,13 @@ def _fill(
 def log_sum_exp(x_RV: Tensor) -> Tensor:
     """Return ln(sum(exp(x))) of each row in float64, independent of the other rows bit for bit."""
     best_R1 = x_RV.amax(dim=-1, keepdim=True).to(torch.float64)
-    total_R = sum_rows(exp_nonpositive(x_RV.to(torch.float64) - best_R1))
+    # In groups of rows whose temporaries stay in a core's cache.
+    groups = x_RV.split(max(1, _GROUP_ELEMENTS // x_RV.shape[1]))
+    bests = best_R1.split(len(groups[0]))
+    sums = [
+        sum_rows(exp_nonpositive(group.to(torch.float64) - best))
+        for group, best in zip(groups, bests, strict=True)
+    ]
+    total_R = torch.cat(sums)
     # The sum is in [1, V]; ln_unit wants (0, 1): ln(sum) = -ln(1 / (2 sum)) - ln 2.
     return best_R1[:, 0] - ln_unit(0.5 / total_R) - 0.6931471805599453

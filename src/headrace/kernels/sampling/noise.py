@@ -82,22 +82,24 @@ def row_keys(seeds_R: Tensor, positions_R: Tensor) -> Tensor:
     return mix64_tensor(mix64_tensor(seeds_R) + (positions_R + 1) * to_int64(GOLDEN))
 
 
-def uniform_noise(keys_R: Tensor, token_ids_RK: Tensor) -> Tensor:
-    """Return one uniform variate per row and token, float64 ``[R, K]``.
-
-    Values are (52 random bits + 1/2) / 2**52: symmetric about 1/2, never 0 or 1.
+def random_bits(keys_R: Tensor, token_ids_RK: Tensor) -> Tensor:
+    """Return 52 random bits per row and token, int64 ``[R, K]``.
 
     Args:
         keys_R: int64 from ``row_keys``.
         token_ids_RK: int64 token ids, ``[R, K]`` or ``[1, K]`` when all rows have the same.
     """
     words_RK = mix64_tensor(keys_R[:, None] + (token_ids_RK + 1) * to_int64(GOLDEN))
-    bits_RK = words_RK.bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1)
-    return bits_RK.to(torch.float64).add_(0.5).mul_(2.0**-52)
+    return words_RK.bitwise_right_shift_(12).bitwise_and_((1 << 52) - 1)
+
+
+def to_uniform(bits_RK: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Return (bits + 1/2) / 2**52: in (0, 1) and exact in float64, in (0, 1] in float32."""
+    return bits_RK.to(dtype).add_(0.5).mul_(2.0**-52)
 
 
 def exponential_noise(keys_R: Tensor, token_ids_RK: Tensor) -> Tensor:
-    """Return -ln(1 - u), u from ``uniform_noise``: an exponential variate of rate 1.
+    """Return -ln(1 - u), u uniform from ``random_bits``: an exponential variate of rate 1.
 
     Returns:
         float64 ``[R, K]`` in [1.1e-16, 36.8].
@@ -105,4 +107,4 @@ def exponential_noise(keys_R: Tensor, token_ids_RK: Tensor) -> Tensor:
     Guarantees:
         An element depends on its own key and token id only, in every bit.
     """
-    return ln_unit(1.0 - uniform_noise(keys_R, token_ids_RK)).neg_()
+    return ln_unit(1.0 - to_uniform(random_bits(keys_R, token_ids_RK))).neg_()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.sampling.elementary import exp_nonpositive
-from headrace.kernels.sampling.noise import exponential_noise, uniform_noise
+from headrace.kernels.sampling.noise import exponential_noise, random_bits, to_uniform
 
 # Bound on the relative error of an fp32 estimate, thousandfold: exp and log1p are good to 1e-6.
 _SLACK = 1e-3
@@ -77,7 +77,7 @@ def race_vocabulary(x_RV: Tensor, rows: RaceRows) -> Tensor:
 def _shortlist(x_RV: Tensor, best_R1: Tensor, rows: RaceRows) -> tuple[Tensor, Tensor]:
     """Return ids of tokens that may win, lowest ids first, and which of the places are filled."""
     ids_1V = torch.arange(x_RV.shape[1], device=x_RV.device)[None]
-    uniform_RV = uniform_noise(rows.keys_R, ids_1V).to(torch.float32)
+    uniform_RV = to_uniform(random_bits(rows.keys_R, ids_1V), torch.float32)
     noise_RV = uniform_RV.clamp_(max=1.0 - 2.0**-24).neg_().log1p_().neg_()
     is_sure_RV = noise_RV <= _MAX_SURE_NOISE
     # Divided in float64: a tiny temperature would be zero in fp32.
@@ -90,9 +90,15 @@ def _shortlist(x_RV: Tensor, best_R1: Tensor, rows: RaceRows) -> tuple[Tensor, T
     to_beat_R1 = torch.where(is_sure_RV, scores_RV, 0.0).amax(dim=-1, keepdim=True)
     may_win_RV = scores_RV >= to_beat_R1 * (1.0 - 4 * _SLACK)
     may_win_RV &= weights_RV >= min_p_R1 * (1.0 - _SLACK)
-    num_listed_R = may_win_RV.sum(dim=-1)
-    width = int(num_listed_R.max())
-    # Filled places first and in id order: unique integers, so that no tie is left to the library.
-    order_RV = torch.where(may_win_RV, ids_1V, ids_1V + x_RV.shape[1])
-    ids_RK = torch.topk(order_RV, width, dim=-1, largest=False).values
-    return ids_RK % x_RV.shape[1], ids_RK < x_RV.shape[1]
+    return _left_packed(may_win_RV)
+
+
+def _left_packed(is_listed_RV: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the true columns of each row, ascending, padded with 0, and where they are."""
+    row_N, column_N = is_listed_RV.nonzero(as_tuple=True)
+    num_R = torch.bincount(row_N, minlength=len(is_listed_RV))
+    place_N = torch.arange(len(row_N), device=row_N.device) - (num_R.cumsum(0) - num_R)[row_N]
+    packed_RK = column_N.new_zeros(len(num_R), int(num_R.max()))
+    packed_RK[row_N, place_N] = column_N
+    places_K = torch.arange(packed_RK.shape[1], device=row_N.device)
+    return packed_RK, places_K < num_R[:, None]

@@ -107,12 +107,12 @@ class Decoder:
         needs_rows = batch.logit_rows_L.shape[0] > 0 or not self.setup.ranks_share_batch
         last = len(self.layers) - 1
         for index, (layer, cache) in enumerate(zip(self.layers, caches, strict=True)):
-            q_TQD = self._write_layer(layer, x_TH, rope, (cache, batch))
+            q_TQD = self._write_layer(layer, x_TH, rope, batch=batch, cache=cache)
             if on_layer is not None:
                 on_layer(index)
             if index == last and not needs_rows:
                 break
-            x_TH = self._finish_layer(layer, x_TH, q_TQD, (cache, batch))
+            x_TH = self._finish_layer(layer, x_TH, q_TQD, batch=batch, cache=cache)
         return self.logits(x_TH[batch.logit_rows_L])
 
     def embed(self, token_ids_T: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class Decoder:
         return self.embedding_VH[token_ids_T].to(self.setup.dtype)
 
     @torch.inference_mode()
-    def run_layer(self, index: int, x_TH: Tensor, batch: ForwardBatch, cache: Tensor) -> Tensor:
+    def run_layer(self, index: int, x_TH: Tensor, *, batch: ForwardBatch, cache: Tensor) -> Tensor:
         """Run one layer on its own: what a layer-by-layer comparison needs.
 
         Args:
@@ -133,8 +133,9 @@ class Decoder:
             The residual stream after the layer.
         """
         layer = self.layers[index]
-        q_TQD = self._write_layer(layer, x_TH, self.rope.rows(batch.positions_T), (cache, batch))
-        return self._finish_layer(layer, x_TH, q_TQD, (cache, batch))
+        rope = self.rope.rows(batch.positions_T)
+        q_TQD = self._write_layer(layer, x_TH, rope, batch=batch, cache=cache)
+        return self._finish_layer(layer, x_TH, q_TQD, batch=batch, cache=cache)
 
     @torch.inference_mode()
     def logits(self, x_LH: Tensor) -> Tensor:
@@ -147,18 +148,18 @@ class Decoder:
         layer: Layer,
         x_TH: Tensor,
         rope: tuple[Tensor, Tensor],
-        step: tuple[Tensor, ForwardBatch],
+        *,
+        batch: ForwardBatch,
+        cache: Tensor,
     ) -> Tensor:
-        cache, batch = step
         normed_TH = rms_norm(x_TH, layer.input_norm_H, eps=self.setup.config.rms_norm_eps)
         q_TQD, k_TGD, v_TGD = layer.attention.project(normed_TH, rope)
         write_kv(cache, k_TGD, v_TGD, batch.slots_T)
         return q_TQD
 
     def _finish_layer(
-        self, layer: Layer, x_TH: Tensor, q_TQD: Tensor, step: tuple[Tensor, ForwardBatch]
+        self, layer: Layer, x_TH: Tensor, q_TQD: Tensor, *, batch: ForwardBatch, cache: Tensor
     ) -> Tensor:
-        cache, batch = step
         attended_TH = layer.attention.attend(q_TQD, cache, batch.attention)
         eps = self.setup.config.rms_norm_eps
         normed_TH, x_TH = add_rms_norm(attended_TH, x_TH, layer.post_norm_H, eps=eps)

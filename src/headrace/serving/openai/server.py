@@ -89,6 +89,9 @@ class HttpServer:
         if self._server is not None and self._task is not None:
             self._server.should_exit = True
             await self._task
+            # What was cut still has to give back what it holds.
+            if cut := list(self._server.server_state.tasks):
+                await asyncio.wait(cut)
         if self._socket is not None:
             self._socket.close()
         self._server = self._task = self._socket = None

@@ -115,7 +115,8 @@ def test_every_way_to_multiply_gives_the_same_bits(
     gathered = whole_sum(batch, experts)
     monkeypatch.setattr(reference, "MAX_GATHER_BYTES", 0)
     assert_bits_equal(whole_sum(batch, experts), gathered)
-    monkeypatch.setattr(reference, "MAX_SLAB_ELEMENTS", 1)
+    monkeypatch.setattr(reference, "MAX_SLAB_ROWS", 30)
+    monkeypatch.setattr(reference, "MAX_LEAF_ELEMENTS", 1)
     assert_bits_equal(whole_sum(batch, experts), gathered)
 
 

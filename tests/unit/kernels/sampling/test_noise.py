@@ -12,9 +12,10 @@ from headrace.kernels.sampling.noise import (
     exponential_noise,
     mix64,
     mix64_tensor,
+    random_bits,
     row_keys,
     to_int64,
-    uniform_noise,
+    to_uniform,
 )
 
 WORDS = st.integers(0, (1 << 64) - 1)
@@ -42,7 +43,7 @@ def test_choice_zero_keeps_the_seed_and_others_differ(seed: int, choice: int) ->
 def test_noise_depends_on_seed_position_and_token() -> None:
     seeds_R = torch.tensor([1, 2, 1, 1])
     positions_R = torch.tensor([5, 5, 6, 5])
-    noise_RK = uniform_noise(row_keys(seeds_R, positions_R), torch.arange(100)[None])
+    noise_RK = random_bits(row_keys(seeds_R, positions_R), torch.arange(100)[None])
     assert torch.equal(noise_RK[0], noise_RK[3])
     for other in (1, 2):
         assert bool((noise_RK[0] != noise_RK[other]).all())
@@ -59,7 +60,7 @@ def test_noise_of_a_token_is_the_same_among_any_candidates() -> None:
 
 def test_uniforms_fill_the_unit_interval_evenly() -> None:
     keys_R = row_keys(torch.arange(64), torch.zeros(64, dtype=torch.int64))
-    u = uniform_noise(keys_R, torch.arange(1000)[None]).flatten()
+    u = to_uniform(random_bits(keys_R, torch.arange(1000)[None])).flatten()
     assert float(u.min()) > 0
     assert float(u.max()) < 1
     counts = torch.histc(u, bins=50, min=0, max=1)
@@ -72,8 +73,16 @@ def test_neighbouring_keys_are_uncorrelated() -> None:
     seeds = row_keys(torch.arange(4000), torch.full((4000,), 9))
     positions = row_keys(torch.full((4000,), 9), torch.arange(4000))
     for keys_R in (seeds, positions):
-        u = uniform_noise(keys_R, torch.arange(2)[None])
+        u = to_uniform(random_bits(keys_R, torch.arange(2)[None]))
         pairs = ((u[:-1, 0], u[1:, 0]), (u[:, 0], u[:, 1]))
         for a, b in pairs:
             correlation = torch.corrcoef(torch.stack([a, b]))[0, 1]
             assert abs(float(correlation)) < 0.055  # 3.5 standard errors of 4000 pairs
+
+
+def test_fp32_uniforms_are_the_same_numbers_rounded() -> None:
+    bits = random_bits(row_keys(torch.tensor([1]), torch.tensor([1])), torch.arange(500)[None])
+    bits = torch.cat([bits, torch.tensor([[0, 1, (1 << 52) - 1]])], dim=1)
+    exact, rounded = to_uniform(bits), to_uniform(bits, torch.float32)
+    assert bool((rounded > 0).all())
+    assert bool(((rounded - exact).abs() <= exact * 2.0**-22).all())

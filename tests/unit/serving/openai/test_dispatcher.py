@@ -1,14 +1,17 @@
 """Requests reach their rank, outputs their reader; what nobody reads is aborted."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.core.errors import RequestError
-from headrace.core.messages import Output, Outputs, Topology
+from headrace.core.messages import Abort, Codec, Output, Outputs, RankInfo, Submit, Topology
 from headrace.core.requests import FinishReason, Ledger, SamplingParams
 from headrace.serving.openai.dispatcher import Dispatcher
 from headrace.serving.openai.inbox import Inbox
+from headrace.transfer.control import AsyncControlSocket
 from tests.support.serving_fakes import EDGE, ManualClock, Stack, beat, make_stack, topology
 
 PARAMS = SamplingParams(max_tokens=4)
@@ -196,3 +199,32 @@ async def test_outputs_of_unknown_choices_and_requests_are_dropped(
     call = dispatcher.submit(dispatcher.open(), [1], PARAMS)
     send(dispatcher, output(call.request_id, choice=7), output("stranger"))
     assert stack.front.metrics.num_late_outputs == 2
+
+
+async def test_requests_and_outputs_cross_the_real_control_sockets(tmp_path: Path) -> None:
+    codec = Codec(b"k" * 16)
+    edge = AsyncControlSocket(f"ipc://{tmp_path}/edge", codec)
+    rank = AsyncControlSocket(f"ipc://{tmp_path}/decode0.0.1", codec)
+    stack = make_stack()
+    dispatcher = Dispatcher(edge, stack.registry, metrics=stack.front.metrics, clock=ManualClock())
+    members = topology()
+    members.replicas[1].ranks[0] = RankInfo(rank=0, generation=1, address=rank.address)
+    stack.registry.on_message(topology(generation=0))
+    stack.registry.on_message(members)
+    edge.open()
+    rank.open()
+    try:
+        async with asyncio.timeout(10):
+            inbox = dispatcher.open()
+            call = dispatcher.submit(inbox, [1, 2, 3], PARAMS)
+            submit = await rank.recv()
+            assert isinstance(submit, Submit)
+            assert (submit.prompt_ids, submit.reply_to) == ([1, 2, 3], edge.address)
+            rank.send(submit.reply_to, Outputs(rank=0, outputs=[output(call.request_id)]))
+            dispatcher.on_message(await edge.recv())
+            assert [index for index, _ in await read(inbox)] == [0]
+            inbox.close()
+            assert await rank.recv() == Abort(request_id=call.request_id)
+    finally:
+        edge.close()
+        rank.close()

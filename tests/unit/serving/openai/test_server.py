@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from headrace.core.errors import ConfigError
+from headrace.serving.openai.app import create_app
 from headrace.serving.openai.config import ServingConfig
 from headrace.serving.openai.server import HttpServer
-from tests.support.serving_fakes import MODEL, one_then_nothing, served
+from tests.support.serving_fakes import MODEL, make_stack, one_then_nothing, served
 
 
 async def _app(scope: object, receive: object, send: object) -> None:
@@ -66,6 +67,26 @@ async def test_stopping_ends_open_streams_with_an_error_event() -> None:
         rest = [line async for line in lines]
     assert any("the server is stopping" in line for line in rest)
     assert "data: [DONE]" in rest
+
+
+async def test_a_stream_that_does_not_end_is_cut_and_its_request_aborted() -> None:
+    stack = make_stack(one_then_nothing, shutdown_s=1)
+    server = HttpServer(create_app(stack.front), stack.front.config)
+    await server.start()
+    async with asyncio.timeout(10), httpx.AsyncClient(trust_env=False) as client:
+        body = {"model": MODEL, "prompt": "a", "stream": True}
+        url = f"{server.url}/v1/completions"
+        async with client.stream("POST", url, json=body) as answer:
+            assert '"text":"A"' in await anext(answer.aiter_lines())
+            await server.stop()
+            assert stack.front.dispatcher.num_calls == 0
+            assert stack.engine.aborts == [stack.engine.submits[0].request_id]
+
+
+async def test_nothing_runs_on_after_the_stop() -> None:
+    async with served() as stack:
+        await stack.client.get("/health")
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_stopping_twice_or_before_the_start_is_harmless() -> None:

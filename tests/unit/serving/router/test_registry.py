@@ -101,14 +101,31 @@ def test_a_finished_request_is_load_no_longer(registry: Registry) -> None:
     assert registry.place(num_sequences=1).rank == first.rank
 
 
-def test_the_less_busy_prefill_replica_is_chosen_until_prompts_are_done(clock: ManualClock) -> None:
-    registry = Registry(RegistryConfig(), clock=clock)
-    decode = topology(decode_ranks=1).replicas[1]
-    one = topology(prefill_ranks=1).replicas[0]
+def two_prefillers(generation: int = 1) -> Topology:
+    one, decode = topology(prefill_ranks=1, decode_ranks=1, generation=generation).replicas
     other = type(one)(name="prefill1", role=one.role, sharding=one.sharding, ranks=one.ranks)
-    members = Topology(replicas=[one, other, decode])
+    return Topology(replicas=[one, other, decode])
+
+
+def join(registry: Registry, members: Topology) -> None:
     registry.on_message(members)
     beat_all(registry, members)
+
+
+def test_a_restarted_prefill_replica_begins_without_its_old_load(clock: ManualClock) -> None:
+    registry = Registry(RegistryConfig(), clock=clock)
+    join(registry, two_prefillers())
+    old = [registry.place(num_sequences=1) for _ in range(3)]
+    join(registry, two_prefillers(generation=2))
+    for placement in old:
+        registry.note_first_output(placement)
+    names = [registry.place(num_sequences=1).prefill_replica for _ in range(4)]
+    assert names == ["prefill0", "prefill1"] * 2
+
+
+def test_the_less_busy_prefill_replica_is_chosen_until_prompts_are_done(clock: ManualClock) -> None:
+    registry = Registry(RegistryConfig(), clock=clock)
+    join(registry, two_prefillers())
     first, second = registry.place(num_sequences=1), registry.place(num_sequences=1)
     assert (first.prefill_replica, second.prefill_replica) == ("prefill0", "prefill1")
     registry.note_first_output(second)

@@ -1,0 +1,94 @@
+"""The command as a process with real ranks: it answers, and whatever ends it leaves nothing."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.checkpoints import TinyModel, write_checkpoint
+from tests.support.cli_process import Serving, children, headrace, traces, wait_gone
+
+SPLIT = ("--prefill", "tp=2,ep=2", "--decode", "dp=2,ep=2", "--port", "0")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("checkpoint") / "random"
+    write_checkpoint(folder, TinyModel(), tokenizer=True)
+    return str(folder)
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch):
+    folder = Path(f"/tmp/hr{os.getpid():x}")
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    folder.rmdir()
+
+
+def test_a_split_deployment_answers_and_ctrl_c_leaves_nothing(
+    checkpoint: str, temporary: Path
+) -> None:
+    with Serving(checkpoint, *SPLIT) as serving:
+        url = serving.url()
+        ranks = children(serving.process.pid)
+        assert len(ranks) == 4
+        assert len(traces(temporary)) > 1
+        flags = ("--url", url, "--max-tokens", "5", "--seed", "1")
+        first, second = (headrace("chat", *flags, given="hello\n") for _ in range(2))
+        assert (first.returncode, first.stderr) == (0, "")
+        assert first.stdout == second.stdout
+        serving.process.send_signal(signal.SIGINT)
+        assert serving.end() == (130, "")
+    wait_gone(ranks)
+    assert traces(temporary) == []
+    refused = headrace("chat", "--url", url)
+    assert refused.returncode == 2
+    assert "nobody answers" in refused.stderr
+
+
+@pytest.mark.parametrize("victim", [0, 3], ids=["a-prefill-rank", "a-decode-rank"])
+def test_a_killed_rank_is_named_and_everything_else_ends(
+    checkpoint: str, temporary: Path, victim: int
+) -> None:
+    with Serving(checkpoint, *SPLIT) as serving:
+        serving.url()
+        ranks = children(serving.process.pid)
+        os.kill(ranks[victim], signal.SIGKILL)
+        code, error = serving.end()
+    assert code == 1
+    name = ("prefill0.0", "prefill0.1", "decode0.0", "decode0.1")[victim]
+    assert error.splitlines()[-1] == f"headrace: {name} was ended by SIGKILL"
+    wait_gone(ranks)
+    assert traces(temporary) == []
+
+
+def test_a_signal_while_ranks_come_up_leaves_nothing(checkpoint: str, temporary: Path) -> None:
+    with Serving(checkpoint, *SPLIT) as serving:
+        while len(ranks := children(serving.process.pid)) < 4:
+            assert serving.process.poll() is None
+        serving.process.send_signal(signal.SIGTERM)
+        assert serving.end() == (143, "")
+    wait_gone(ranks)
+    assert traces(temporary) == []
+
+
+def test_a_killed_command_takes_its_ranks_with_it_and_the_next_one_sweeps(
+    checkpoint: str, temporary: Path
+) -> None:
+    with Serving(checkpoint, "--port", "0") as serving:
+        serving.url()
+        ranks = children(serving.process.pid)
+        serving.process.kill()
+        serving.end()
+    wait_gone(ranks)
+    assert traces(temporary) != []
+    with Serving(checkpoint, "--port", "0") as serving:
+        serving.url()
+        serving.process.send_signal(signal.SIGINT)
+        code, error = serving.end()
+    assert code == 130
+    assert "sweeping what the dead deployment" in error
+    assert traces(temporary) == []

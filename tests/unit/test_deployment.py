@@ -1,0 +1,164 @@
+"""One config of a deployment: its file, its cross-checks, the ranks that it starts."""
+
+from pathlib import Path
+
+import pytest
+
+from headrace.core.errors import ConfigError, ShardingError
+from headrace.core.launch import EngineConfig
+from headrace.core.sharding import Role, Sharding
+from headrace.deployment import (
+    DeploymentConfig,
+    ReplicaConfig,
+    check_shardings,
+    describe_shardings,
+    launch_specs,
+    load_deployment,
+    num_ranks,
+    parse_sharding,
+)
+from headrace.models.config import ModelConfig, parse_config
+from tests.support.cli_model import CONFIG
+
+MOE = parse_config(CONFIG)
+DENSE = parse_config({**CONFIG, "architectures": ["Qwen3ForCausalLM"]})
+SPLIT = DeploymentConfig(
+    prefill=ReplicaConfig(tp=2, replicas=2), decode=ReplicaConfig(dp=2, block_size=32)
+)
+
+
+def specs(config: DeploymentConfig, *, is_moe: bool = True):
+    return launch_specs(
+        config,
+        deployment_id="d",
+        run_dir="/run",
+        key="00" * 16,
+        supervisor="ipc:///run/edge.ctl",
+        model="m",
+        is_moe=is_moe,
+    )
+
+
+def write(folder: Path, text: str) -> Path:
+    file = folder / "deploy.toml"
+    file.write_text(text)
+    return file
+
+
+def test_without_roles_a_deployment_is_one_mono_rank() -> None:
+    assert DeploymentConfig().roles == ((Role.MONO, ReplicaConfig()),)
+    (spec,) = specs(DeploymentConfig())
+    assert (spec.name, spec.role, spec.sharding) == ("mono0.0", Role.MONO, Sharding())
+
+
+def test_every_rank_of_every_replica_has_its_spec_in_order() -> None:
+    made = specs(SPLIT)
+    assert [spec.name for spec in made] == [
+        *("prefill0.0", "prefill0.1", "prefill1.0", "prefill1.1"),
+        *("decode0.0", "decode0.1"),
+    ]
+    assert {spec.ranks_on_host for spec in made} == {6}
+    assert [spec.engine.block_size for spec in made] == [16, 16, 16, 16, 32, 32]
+    assert len({spec.address for spec in made}) == 6
+
+
+def test_experts_are_split_over_all_ranks_unless_said_otherwise_or_there_are_none() -> None:
+    assert [spec.sharding.ep for spec in specs(SPLIT)] == [2] * 6
+    assert [spec.sharding.ep for spec in specs(SPLIT, is_moe=False)] == [1] * 6
+    assert ReplicaConfig(tp=4, ep=2).sharding(is_moe=True) == Sharding(tp=4, ep=2)
+
+
+def test_ranks_are_counted_and_shardings_described() -> None:
+    assert num_ranks(SPLIT, MOE) == len(specs(SPLIT))
+    assert describe_shardings(SPLIT, MOE) == ("prefill tp=2,dp=1,ep=2 x2 + decode tp=1,dp=2,ep=2")
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "expected"),
+    [
+        ("[prefill]\ntp = 2\n[decode]\ndp = 2", {"mono": {"dp": 2}}, [Role.MONO]),
+        ("[mono]\ndp = 2", {"prefill": {}, "decode": {}}, [Role.PREFILL, Role.DECODE]),
+        (
+            "[prefill]\ntp = 2\n[decode]\ndp = 2",
+            {"prefill": {"tp": 4}},
+            [Role.PREFILL, Role.DECODE],
+        ),
+    ],
+)
+def test_flags_that_choose_roles_replace_the_files_choice(
+    tmp_path: Path, text: str, overrides: dict, expected: list[Role]
+) -> None:
+    config = load_deployment(write(tmp_path, text), overrides)
+    assert [role for role, _ in config.roles] == expected
+
+
+def test_flags_change_single_keys_of_a_table(tmp_path: Path) -> None:
+    file = write(tmp_path, "[prefill]\ntp = 2\nep = 2\n[decode]\ndp = 2")
+    config = load_deployment(file, {"prefill": {"tp": 4}})
+    assert config.prefill == ReplicaConfig(tp=4, ep=2)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[engin]\n", r"deploy\.toml: unknown key 'engin'; did you mean 'engine'"),
+        ("[decode]\nddp = 2", r"deploy\.toml\.decode: unknown key 'ddp'; did you mean 'dp'"),
+        ("[serving]\nprot = 1", r"deploy\.toml\.serving: unknown key 'prot'.*'port'"),
+        ("[mono]\ndp = 'two'", "Expected `int`, got `str`"),
+        ("[mono]\nreplicas = 0", "replicas=0: expected 1 to 64"),
+        ("[prefill]\ntp = 2", "prefill without decode"),
+        ("transport = 'pigeon'", "transport='pigeon': expected one of shm"),
+        ("[mono]\nblock_size = 48", "mono block_size=48: expected a divisor of 128"),
+        ("model = ", "not valid TOML"),
+    ],
+)
+def test_a_bad_file_is_refused_with_the_place(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_deployment(write(tmp_path, text), {})
+
+
+@pytest.mark.parametrize(
+    ("config", "model", "message"),
+    [
+        (DeploymentConfig(mono=ReplicaConfig(dp=3)), MOE, "ep=3 does not divide"),
+        (DeploymentConfig(mono=ReplicaConfig(dp=0)), MOE, "dp=0: sizes start at 1"),
+        (DeploymentConfig(mono=ReplicaConfig(tp=2)), MOE, "mono tp=2: attention"),
+        (DeploymentConfig(mono=ReplicaConfig(dp=2, ep=2)), DENSE, "no experts to split"),
+        (
+            DeploymentConfig(prefill=ReplicaConfig(tp=8), decode=ReplicaConfig()),
+            MOE,
+            "tp=8 does not divide the model's 4 KV heads",
+        ),
+    ],
+)
+def test_shardings_that_the_model_cannot_have_are_refused(
+    config: DeploymentConfig, model: ModelConfig, message: str
+) -> None:
+    with pytest.raises(ShardingError, match=message):
+        check_shardings(config, model)
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4])
+def test_shardings_that_it_can_have_pass(tp: int) -> None:
+    config = DeploymentConfig(prefill=ReplicaConfig(tp=tp), decode=ReplicaConfig(dp=tp))
+    check_shardings(config, MOE)
+
+
+def test_sizes_are_read_from_key_number_pairs() -> None:
+    assert parse_sharding("tp=2, ep=4,replicas=3", where="--prefill") == {
+        "tp": 2,
+        "ep": 4,
+        "replicas": 3,
+    }
+    assert parse_sharding("", where="--prefill") == {}
+
+
+@pytest.mark.parametrize("text", ["tp", "tp=", "tp=-1", "tp=two", "=2"])
+def test_what_is_no_pair_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected key=number pairs such as tp=2,ep=2"):
+        parse_sharding(text, where="--prefill")
+
+
+def test_every_engine_block_size_must_divide_a_tile() -> None:
+    with pytest.raises(ConfigError, match="engine block_size=0: expected a divisor"):
+        DeploymentConfig(engine=EngineConfig(block_size=0))
