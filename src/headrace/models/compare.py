@@ -213,7 +213,7 @@ class _Ours:
             tensors, num_layers=1, dense_layers=() if is_moe else (0,), head_rows=slice(0)
         )
         batch, cache = self._step(decoder, len(streams_TH))
-        out_TH = decoder.run_layer(0, torch.cat(streams_TH), batch, cache)
+        out_TH = decoder.run_layer(0, torch.cat(streams_TH), batch=batch, cache=cache)
         return list(out_TH.split(self.num_tokens))
 
     def logits(self, x_TH: Tensor, rows: slice) -> Tensor:
