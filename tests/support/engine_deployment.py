@@ -21,12 +21,12 @@ from types import TracebackType
 
 import numpy as np
 
+from headrace.core.codec import Codec
 from headrace.core.errors import HeadraceError
 from headrace.core.launch import EngineConfig, LaunchSpec
 from headrace.core.messages import (
     Abort,
     AnyMessage,
-    Codec,
     Failed,
     Heartbeat,
     Output,
