@@ -44,7 +44,13 @@ def demo(prompt: Prompt = PROMPT, max_tokens: MaxTokens = 160, seed: Seed = 1) -
     Example: headrace demo "Once upon a time"
     """
     log_to_stderr("warning")
-    fields = {"max_tokens": max_tokens, "seed": seed, "return_ledger": True}
+    fields = {
+        "max_tokens": max_tokens,
+        "seed": seed,
+        "return_ledger": True,
+        # The answer is shown as it comes: an empty thought in front would only be in the way.
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
     run_until_signal(_demo(demo_deployment(), resolve_model(EMBEDDED), prompt, fields=fields))
 
 
