@@ -16,6 +16,7 @@ from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_token
 
 END_OF_TEXT = "<|endoftext|>"
 SPECIAL_TOKENS = (END_OF_TEXT, "<|im_start|>", "<|im_end|>")
+SEPARATOR_LINE = re.compile(rf"^{re.escape(END_OF_TEXT)}(?:\n|\Z)", re.MULTILINE)
 # As in Qwen3, these are single tokens but not special: decoding keeps them in the text.
 MARKUP_TOKENS = (
     "<tool_call>",
@@ -42,9 +43,10 @@ def read_documents(path: Path) -> list[str]:
     opener = lzma.open if path.suffix == ".xz" else open
     try:
         with opener(path, "rt", encoding="utf-8") as file:
-            documents = file.read().split(f"\n{END_OF_TEXT}\n")
+            *closed, rest = SEPARATOR_LINE.split(file.read())
     except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
         raise ValueError(f"{path} is not readable as text: {error}") from error
+    documents = [*(document.removesuffix("\n") for document in closed), rest]
     documents = [document for document in documents if document]
     if not documents:
         raise ValueError(f"{path} holds no document")

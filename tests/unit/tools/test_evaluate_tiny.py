@@ -9,6 +9,19 @@ from tests.support.tiny_trainer import DOCUMENTS, networks, tokenizer
 from tools.evaluate_tiny import main
 from tools.tiny import checkpoint, corpus, evaluate
 
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.slow
+def test_the_published_loss_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
+    files, text = ROOT / "src/headrace/models/tiny/files", ROOT / "tests/data/heldout_grammar.txt"
+    main([str(files), str(text)])
+    measured = json.loads(capsys.readouterr().out)
+    stated = json.loads((ROOT / "docs/tiny/evaluation.json").read_text())["test_file"]
+    assert measured["predictions"] == stated["predictions"]
+    # Greedy counts may flip on a tie of the last float32 bits; the loss moves far less than this.
+    assert measured["loss_nats_per_token"] == pytest.approx(stated["loss_nats_per_token"], abs=1e-3)
+
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:

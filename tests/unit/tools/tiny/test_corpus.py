@@ -37,6 +37,26 @@ def test_every_closed_document_is_read_unchanged(tmp_path: Path, name: str) -> N
     assert read_documents(tmp_path / name) == documents
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "one{0}two{0}",
+        "{0}one{0}{0}two{0}",
+        "<|endoftext|>\none{0}<|endoftext|>\ntwo{0}",
+        "one{0}two",
+    ],
+    ids=["closed", "blank lines", "repeated marks", "last one open"],
+)
+def test_empty_documents_are_left_out(tmp_path: Path, content: str) -> None:
+    (tmp_path / "text.txt").write_text(content.format(SEPARATOR))
+    assert read_documents(tmp_path / "text.txt") == ["one", "two"]
+
+
+def test_a_last_separator_may_lack_its_line_end(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(f"one{SEPARATOR}two{SEPARATOR}".removesuffix("\n"))
+    assert read_documents(tmp_path / "text.txt") == ["one", "two"]
+
+
 def test_a_file_without_a_document_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "empty.txt").touch()
     with pytest.raises(ValueError, match=r"empty\.txt holds no document"):

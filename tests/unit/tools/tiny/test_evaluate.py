@@ -45,6 +45,11 @@ def test_two_documents_are_scored_as_by_hand() -> None:
     }
 
 
+def test_a_text_of_two_tokens_has_no_draft_to_accept() -> None:
+    score = evaluate.score(*networks(), documents(2))
+    assert (score["predictions"], score["mtp_acceptance"]) == (1, 0.0)
+
+
 def test_every_prediction_weighs_the_same_whatever_the_batch() -> None:
     target, mtp = networks()
     texts = documents(*range(2, 40))

@@ -61,6 +61,14 @@ def test_the_mixture_is_the_sum_of_the_selected_experts() -> None:
 
 
 @torch.inference_mode()
+def test_as_many_experts_as_configured_share_a_weight_of_one() -> None:
+    x_BTC = torch.randn(2, 5, SIZES.hidden_size, generator=torch.Generator().manual_seed(0))
+    _, weight_BTE = networks()[0].layers[0].mlp.route(x_BTC)
+    assert ((weight_BTE > 0).sum(-1) == SIZES.experts_per_token).all()
+    torch.testing.assert_close(weight_BTE.sum(-1), torch.ones(2, 5))
+
+
+@torch.inference_mode()
 def test_the_balance_is_one_for_even_use_and_grows_when_few_experts_get_all() -> None:
     experts = networks()[0].layers[0].mlp
     x_BTC = torch.ones(1, 3, SIZES.hidden_size)

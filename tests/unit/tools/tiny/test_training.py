@@ -33,6 +33,13 @@ HEADER, THINK = (9, 8, 7), 5
 MARKS = AnswerMarks(header=HEADER, think=THINK)
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
 def fresh_networks() -> tuple[Target, Mtp]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -152,6 +159,12 @@ def test_books_are_passed_over_as_often_as_configured_and_the_grammar_fills_the_
 def test_many_books_take_at_most_half_of_the_steps() -> None:
     order = training.row_order(10, 1000, CONFIG)
     assert (order >= 10).sum() == CONFIG.steps * 2
+
+
+def test_books_and_grammar_are_mixed() -> None:
+    is_book = training.row_order(10, 7, CONFIG) >= 10
+    assert is_book[:30].any()
+    assert is_book[30:].any()
 
 
 def test_without_books_every_row_is_grammar() -> None:
