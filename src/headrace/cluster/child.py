@@ -11,6 +11,7 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import MutableMapping
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -32,10 +33,21 @@ def die_with_parent(supervisor_pid: int) -> None:
         sys.exit(f"the supervisor (process {supervisor_pid}) is gone")
 
 
+def let_threads_sleep(environment: MutableMapping[str, str]) -> None:
+    """Have the compute library's threads sleep, not spin, while they wait for each other.
+
+    The library reads this when it is loaded. Ranks share cores with each other and with whatever
+    else runs; a thread that spins holds the core that the one it waits for needs. An operator's
+    own choice stands.
+    """
+    environment.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
 def main(arguments: list[str]) -> None:
     """Bind this process to its supervisor and become the command."""
     supervisor_pid, *command = arguments
     die_with_parent(int(supervisor_pid))
+    let_threads_sleep(os.environ)
     os.execv(command[0], command)
 
 

@@ -5,15 +5,27 @@ import signal
 import subprocess
 import sys
 
+import pytest
+
 from headrace.cluster.child import command_of
 from tests.support.cluster_deployment import is_running
 from tests.support.cluster_waiting import until
+
+NAME = "OMP_WAIT_POLICY"
 
 
 def test_the_child_becomes_the_command():
     command = command_of(("/bin/sh", "-c", "echo $0 $PPID", "x"), supervisor_pid=os.getpid())
     ended = subprocess.run(command, capture_output=True, text=True, check=True)
     assert ended.stdout.split() == ["x", str(os.getpid())]
+
+
+@pytest.mark.parametrize(("own_choice", "expected"), [({}, "PASSIVE"), ({NAME: "x"}, "x")])
+def test_compute_threads_sleep_unless_the_operator_says_otherwise(own_choice, expected):
+    environment = {name: value for name, value in os.environ.items() if name != NAME} | own_choice
+    command = command_of(("/bin/sh", "-c", f"echo ${NAME}"), supervisor_pid=os.getpid())
+    ended = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert ended.stdout.strip() == expected
 
 
 def test_a_child_whose_supervisor_is_gone_does_not_start():
