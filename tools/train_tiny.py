@@ -1,6 +1,6 @@
 """Train the embedded model: tokenizer, Qwen3-MoE target and MTP layer, in one go.
 
-    python tools/train_tiny.py --text GRAMMAR --books BOOKS --out DIR \
+    python -m tools.train_tiny --text GRAMMAR --books BOOKS --out DIR \
         --heldout grammar=FILE --heldout books=FILE
 
 Writes ``DIR/files`` (the checkpoint), ``train.log``, ``evaluation.json``, ``samples.md`` and
@@ -20,14 +20,16 @@ import time
 from pathlib import Path
 
 import torch
-from tiny import checkpoint, corpus, evaluate, report, samples
-from tiny.network import Mtp, Target, TinyConfig
-from tiny.training import TrainingConfig, train
+from tokenizers import Tokenizer
+
+from tools.tiny import checkpoint, corpus, evaluate, report, samples
+from tools.tiny.network import Mtp, Target, TinyConfig
+from tools.tiny.training import AnswerMarks, PackedText, TrainingConfig, batches, train
 
 log = logging.getLogger("train_tiny")
 # The tokenizer's merges settle long before the whole text is read.
 TOKENIZER_DOCUMENTS = 40_000
-LONG_CONTEXT = 4096
+POSITION_EDGES = (0, 256, 512, 1024, 2048, 4096, 8192)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -46,8 +48,10 @@ def parse_arguments() -> argparse.Namespace:
 
 def set_up_log(directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
-    file = logging.FileHandler(directory / "train.log", "w")
-    handlers = [logging.StreamHandler(sys.stdout), file]
+    handlers: list[logging.Handler] = [
+        logging.StreamHandler(sys.stdout),
+        logging.FileHandler(directory / "train.log", "w"),
+    ]
     logging.basicConfig(level=logging.INFO, format="%(message)s", handlers=handlers)
 
 
@@ -65,15 +69,29 @@ def write_report(directory: Path, heldout: dict[str, list[str]], device: torch.d
         result[name] = evaluate.score(target, mtp, ids)
         log.info("%s: %s", name, result[name])
     first = next(iter(encoded.values()), [])
-    if sum(map(len, first)) > LONG_CONTEXT:
-        rows = corpus.pack(first, LONG_CONTEXT + 1)[:32]
-        edges = (0, 256, 512, 1024, 2048, LONG_CONTEXT)
-        result["loss_by_position_packed"] = evaluate.loss_by_position(target, rows, edges)
+    rows = corpus.pack(first, POSITION_EDGES[-1] + 1)[:32]
+    if len(rows):
+        positions = evaluate.loss_by_position(target, rows, POSITION_EDGES)
+        result["loss_by_position_packed"] = positions
         result["expert_shares"] = evaluate.expert_shares(target, first)
     (directory / "evaluation.json").write_text(json.dumps(result, indent=1) + "\n")
     texts = samples.write_samples(target, tokenizer, seed=1)
     sections = (f"## {number}\n\n```text\n{text}\n```\n" for number, text in enumerate(texts, 1))
     (directory / "samples.md").write_text("# Ten samples\n\n" + "\n".join(sections))
+
+
+def pack_all(
+    tokenizer: Tokenizer, grammar: list[str], books: list[str], *, config: TrainingConfig
+) -> PackedText:
+    """Tokenize and pack both texts, apart for the main stage and mixed for the long one."""
+    encoded = [corpus.encode(tokenizer, documents) for documents in (grammar, books)]
+    mixed = [*encoded[0], *encoded[1]]
+    random.shuffle(mixed)
+    return PackedText(
+        grammar=corpus.pack(encoded[0], config.row_tokens + 1),
+        books=corpus.pack(encoded[1], config.row_tokens + 1),
+        long=corpus.pack(mixed, config.long_row_tokens + 1),
+    )
 
 
 def main() -> None:
@@ -85,34 +103,33 @@ def main() -> None:
     log.info("torch %s, %s; %s", torch.__version__, arguments.device, config)
     random.seed(config.seed)
     torch.manual_seed(config.seed)
-    device = torch.device(arguments.device)
+    device, sizes = torch.device(arguments.device), TinyConfig()
 
     grammar = corpus.read_documents(arguments.text)[: arguments.max_documents]
     books = corpus.read_documents(arguments.books) if arguments.books else []
-    books = books[: arguments.max_documents]
+    books = random.sample(books, min(len(books), arguments.max_documents or len(books)))
     heldout = read_heldout(arguments.heldout)
-    random.shuffle(books)
-    tokenizer = corpus.train_tokenizer(
-        [*grammar[:TOKENIZER_DOCUMENTS], *books], TinyConfig().vocab_size
-    )
-    log.info("tokenizer trained, %.0f s", time.perf_counter() - start)
-    rows = [
-        corpus.pack(corpus.encode(tokenizer, texts), config.row_tokens + 1)
-        for texts in (grammar, books or grammar[:0])
-    ]
-    log.info("rows: grammar %d, books %d, %.0f s", *map(len, rows), time.perf_counter() - start)
+    learnt_from = [*grammar[:TOKENIZER_DOCUMENTS], *books]
+    tokenizer = corpus.train_tokenizer(learnt_from, sizes.vocab_size)
+    text = pack_all(tokenizer, grammar, books, config=config)
+    counts = (len(rows) for rows in (text.grammar, text.books, text.long))
+    log.info("rows: grammar %d, books %d, long %d", *counts)
 
-    target, mtp = Target(TinyConfig()).to(device), Mtp(TinyConfig()).to(device)
-    sizes = [sum(p.numel() for p in module.parameters()) for module in (target, mtp)]
-    log.info("parameters: target %d, MTP layer %d", *sizes)
+    target, mtp = Target(sizes).to(device), Mtp(sizes).to(device)
+    counts = (sum(p.numel() for p in module.parameters()) for module in (target, mtp))
+    log.info("parameters: target %d, MTP layer %d", *counts)
+    log.info("ready after %.0f s", time.perf_counter() - start)
     glance = {name: corpus.encode(tokenizer, texts[:200]) for name, texts in heldout.items()}
 
     def check() -> dict[str, float]:
         scores = {name: evaluate.score(target, mtp, ids) for name, ids in glance.items()}
         return {name: each["loss_nats_per_token"] for name, each in scores.items()}
 
-    history = train(target, mtp, *rows, config, check)
-    checkpoint.save(arguments.out / "files", target, mtp, tokenizer)
+    header = tokenizer.encode("<|im_start|>assistant\n").ids
+    marks = AnswerMarks(header=header, think=tokenizer.token_to_id("<think>"))
+    source = batches(text, config, device)
+    history = train(target, mtp, source, config=config, marks=marks, check=check)
+    checkpoint.save(arguments.out / "files", target, mtp, tokenizer=tokenizer)
     report.plot_losses(history, arguments.out / "loss.png")
     write_report(arguments.out, heldout, device)
     log.info("done, %.0f s", time.perf_counter() - start)
