@@ -34,7 +34,7 @@ MaxTokens = Annotated[int, typer.Option(metavar="TOKENS", help="Longest answer."
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Another seed, another answer.")]
 
 
-def demo(prompt: Prompt = PROMPT, max_tokens: MaxTokens = 160, seed: Seed = 1) -> None:
+def demo(prompt: Prompt = PROMPT, max_tokens: MaxTokens = 240, seed: Seed = 1) -> None:
     """Answer one chat with prefill and decode apart, then show where its time and bytes went.
 
     Four rank processes and a server run on this machine: the prompt is computed by a prefill
@@ -44,7 +44,12 @@ def demo(prompt: Prompt = PROMPT, max_tokens: MaxTokens = 160, seed: Seed = 1) -
     Example: headrace demo "Once upon a time"
     """
     log_to_stderr("warning")
-    fields = {"max_tokens": max_tokens, "seed": seed, "return_ledger": True}
+    fields = {
+        "max_tokens": max_tokens,
+        "seed": seed,
+        "return_ledger": True,
+        "chat_template_kwargs": {"enable_thinking": False},
+    }
     run_until_signal(_demo(demo_deployment(), resolve_model(EMBEDDED), prompt, fields=fields))
 
 
