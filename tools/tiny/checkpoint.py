@@ -13,20 +13,12 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
-<<<<<<< HEAD
-from tiny.corpus import END_OF_TEXT, MARKUP_TOKENS, SPECIAL_TOKENS
-from tiny.network import Mtp, Target, TinyConfig
-from tokenizers import Tokenizer
-from torch import Tensor, nn
-
-=======
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from tools.tiny.corpus import END_OF_TEXT, MARKUP_TOKENS, SPECIAL_TOKENS
 from tools.tiny.network import Mtp, Target, TinyConfig
 
->>>>>>> tiny
 CHAT_TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 END_OF_TURN = "<|im_end|>"
 # Our stacked expert parameters, and what released checkpoints call one expert's share.
@@ -37,11 +29,7 @@ EXPERT_NAMES = {
 }
 
 
-<<<<<<< HEAD
-def save(directory: Path, target: Target, mtp: Mtp, tokenizer: Tokenizer) -> None:
-=======
 def save(directory: Path, target: Target, mtp: Mtp, *, tokenizer: Tokenizer) -> None:
->>>>>>> tiny
     """Write weights (bf16), configurations and tokenizer; an existing folder is overwritten."""
     directory.mkdir(parents=True, exist_ok=True)
     for name, module, prefix in (("model", target, "model."), ("mtp", mtp, "mtp.")):

@@ -14,16 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-<<<<<<< HEAD
-from tiny.network import Mtp, Target
-from torch import Tensor
-
-=======
 from torch import Tensor
 
 from tools.tiny.network import Layer, Mtp, Target
 
->>>>>>> tiny
 WINDOW = 1024
 
 
@@ -44,11 +38,7 @@ def batches(pieces: Sequence[np.ndarray], size: int) -> Iterator[tuple[Tensor, T
 
 @torch.inference_mode()
 def score(
-<<<<<<< HEAD
-    target: Target, mtp: Mtp, encoded: Sequence[np.ndarray], window: int = WINDOW
-=======
     target: Target, mtp: Mtp, encoded: Sequence[np.ndarray], *, window: int = WINDOW
->>>>>>> tiny
 ) -> dict[str, Any]:
     """Loss and greedy hits of the target, and how often the MTP layer guesses two tokens ahead.
 
@@ -100,34 +90,20 @@ def loss_by_position(target: Target, rows: np.ndarray, edges: Sequence[int]) -> 
 @torch.inference_mode()
 def expert_shares(target: Target, encoded: Sequence[np.ndarray]) -> list[list[float]]:
     """Share of a layer's selections that each expert gets, one list a layer; even is 1/experts."""
-<<<<<<< HEAD
-    counts = torch.zeros(len(target.layers), target.config.num_experts, dtype=torch.float64)
-
-    def count(index: int, valid: Tensor, x: Tensor) -> None:
-        _, weight = target.layers[index].mlp.route(x)
-=======
     experts = [layer.mlp for layer in target.layers if isinstance(layer, Layer)]
     counts = torch.zeros(len(experts), target.config.num_experts, dtype=torch.float64)
 
     def count(index: int, valid: Tensor, x: Tensor) -> None:
         _, weight = experts[index].route(x)
->>>>>>> tiny
         counts[index] += (weight[valid] > 0).sum(0).cpu()
 
     for tokens, lengths in batches(pieces_of(encoded, WINDOW), 32):
         valid = torch.arange(tokens.shape[1]) < lengths[:, None]
         hooks = [
-<<<<<<< HEAD
-            layer.mlp.register_forward_pre_hook(
-                lambda _module, args, index=index, valid=valid: count(index, valid, args[0])
-            )
-            for index, layer in enumerate(target.layers)
-=======
             module.register_forward_pre_hook(
                 lambda _module, args, index=index, valid=valid: count(index, valid, args[0])
             )
             for index, module in enumerate(experts)
->>>>>>> tiny
         ]
         target(tokens.to(target.embed_tokens.weight.device))
         for hook in hooks:

@@ -211,10 +211,5 @@ def initialise(module: nn.Module, config: TinyConfig) -> None:
     if isinstance(module, Layer):
         # Each layer adds two branches; their sum should not outgrow the stream with depth.
         with torch.no_grad():
-<<<<<<< HEAD
-            for weight in (module.self_attn.o_proj.weight, module.mlp.down_proj_ECI):
-                weight.mul_((2 * config.num_layers) ** -0.5)
-=======
             for branch in (module.self_attn.o_proj.weight, module.mlp.down_proj_ECI):
                 branch.mul_((2 * config.num_layers) ** -0.5)
->>>>>>> tiny

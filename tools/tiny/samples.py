@@ -3,20 +3,12 @@
 from __future__ import annotations
 
 import torch
-<<<<<<< HEAD
-from tiny.corpus import END_OF_TEXT
-from tiny.network import Target
-from tokenizers import Tokenizer
-from torch import Tensor
-
-=======
 from tokenizers import Tokenizer
 from torch import Tensor
 
 from tools.tiny.corpus import END_OF_TEXT
 from tools.tiny.network import Target
 
->>>>>>> tiny
 
 def question(text: str) -> str:
     """One user turn as the chat template renders it, up to the assistant's answer."""
@@ -25,24 +17,14 @@ def question(text: str) -> str:
 
 PROMPTS = (
     "Once upon a time",
-<<<<<<< HEAD
-    "The old clockmaker",
-=======
     "Nora was a brave girl who lived near the river.",
->>>>>>> tiny
     "Alice looked at the garden and",
     question("Hello, who are you?"),
     question("What is the capital of France?"),
     question("Tell me a story about a fox."),
-<<<<<<< HEAD
-    question("What is 3 + 4?"),
-    question("Why is the sky blue?"),
-    question('What does "river" mean?'),
-=======
     question("What is 2 + 3?"),
     question("Why is the sky blue?"),
     question("Write a short poem."),
->>>>>>> tiny
     question("My name is Nora. What is my name?"),
 )
 
