@@ -7,25 +7,27 @@ The protocol is in ``tools/tiny/evaluate.py`` and, in words, in ``docs/model-car
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from pathlib import Path
-
-import torch
+from collections.abc import Sequence
 
 from tools.tiny import checkpoint, corpus, evaluate
+from tools.tiny.arguments import Parser, at_least, device, model_folder, text_file
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("model", type=Path)
-    parser.add_argument("text", type=Path)
-    parser.add_argument("--window", type=int, default=evaluate.WINDOW)
-    parser.add_argument("--device", default="cpu")
-    arguments = parser.parse_args()
-    target, mtp, tokenizer = checkpoint.load(arguments.model, torch.device(arguments.device))
-    encoded = corpus.encode(tokenizer, corpus.read_documents(arguments.text))
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(prog="evaluate_tiny", description=__doc__.splitlines()[0])
+    parser.add_argument("model", type=model_folder)
+    parser.add_argument("text", type=text_file)
+    parser.add_argument("--window", type=at_least(2), default=evaluate.WINDOW)
+    parser.add_argument("--device", type=device, default="cpu")
+    arguments = parser.parse_args(argv)
+    try:
+        documents = corpus.read_documents(arguments.text)
+    except ValueError as error:
+        parser.error(str(error))
+    target, mtp, tokenizer = checkpoint.load(arguments.model, arguments.device)
+    encoded = corpus.encode(tokenizer, documents)
     result = evaluate.score(target, mtp, encoded, window=arguments.window)
     sys.stdout.write(json.dumps(result, indent=1) + "\n")
 

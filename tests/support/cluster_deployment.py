@@ -15,8 +15,9 @@ import zmq.asyncio
 from headrace.cluster.events import Event, Hooks
 from headrace.cluster.local import LocalSupervisor, SupervisorConfig
 from headrace.cluster.rundir import RunDir, open_run_dir
+from headrace.core.codec import Codec
 from headrace.core.launch import LaunchSpec
-from headrace.core.messages import AnyMessage, Codec, Message
+from headrace.core.messages import AnyMessage, Message
 from headrace.core.sharding import Role, Sharding
 from tests.support.cluster_stub import stub_command
 

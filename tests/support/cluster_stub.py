@@ -21,9 +21,9 @@ from pathlib import Path
 
 import zmq
 
+from headrace.core.codec import Codec
 from headrace.core.launch import LaunchSpec
 from headrace.core.messages import (
-    Codec,
     Failed,
     Heartbeat,
     LoadProgress,

@@ -21,12 +21,12 @@ from types import TracebackType
 
 import numpy as np
 
+from headrace.core.codec import Codec
 from headrace.core.errors import HeadraceError
 from headrace.core.launch import EngineConfig, LaunchSpec
 from headrace.core.messages import (
     Abort,
     AnyMessage,
-    Codec,
     Failed,
     Heartbeat,
     Output,
@@ -285,7 +285,8 @@ class EngineDeployment:
                 raise AssertionError(f"a rank ended: {self._errors[0]!r}") from self._errors[0]
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise AssertionError(f"nothing more came; have {dict(self.outputs)!r:.2000}")
+                have = {name: len(outputs) for name, outputs in self.outputs.items()}
+                raise AssertionError(f"nothing more came; outputs by request: {have}")
             self._control.wait(min(left_s, 0.2))
             for message in self._control.recv_all():
                 self._take(message, ready)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import secrets
 from pathlib import Path
 
+from headrace.core.codec import Codec
 from headrace.core.launch import EngineConfig, LaunchSpec
-from headrace.core.messages import Codec, Message
+from headrace.core.messages import Message
 from headrace.core.sharding import Role, Sharding
 from headrace.transfer.control import ControlSocket
 

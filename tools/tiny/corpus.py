@@ -34,11 +34,21 @@ WORD_PATTERN = (
 
 
 def read_documents(path: Path) -> list[str]:
-    """Documents of a text file (plain or ``.xz``), without the line end before the separator."""
+    """Documents of a text file (plain or ``.xz``), without the line end before the separator.
+
+    Raises:
+        ValueError: if the file is no UTF-8 text, or holds no document.
+    """
     opener = lzma.open if path.suffix == ".xz" else open
-    with opener(path, "rt", encoding="utf-8") as file:
-        documents = file.read().split(f"\n{END_OF_TEXT}\n")
-    return [document for document in documents if document]
+    try:
+        with opener(path, "rt", encoding="utf-8") as file:
+            documents = file.read().split(f"\n{END_OF_TEXT}\n")
+    except (UnicodeDecodeError, lzma.LZMAError, EOFError) as error:
+        raise ValueError(f"{path} is not readable as text: {error}") from error
+    documents = [document for document in documents if document]
+    if not documents:
+        raise ValueError(f"{path} holds no document")
+    return documents
 
 
 def train_tokenizer(documents: Sequence[str], vocab_size: int) -> Tokenizer:

@@ -6,7 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -37,6 +37,19 @@ class TrainingConfig:
     log_every_steps: int = 100
     check_every_steps: int = 1000
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        may_be_zero = {"book_passes", "weight_decay", "balance_weight", "seed"}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if value < 0 or (value == 0 and field.name not in may_be_zero):
+                bound = "0 or more" if field.name in may_be_zero else "more than 0"
+                raise ValueError(f"{field.name} must be {bound}, got {value}")
+        longest = max(self.row_tokens, self.long_row_tokens)
+        if self.batch_tokens < longest:
+            raise ValueError(
+                f"batch_tokens must hold the longest row, {longest} tokens, got {self.batch_tokens}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,8 +87,8 @@ def losses(
     """Next-token loss, MTP loss and expert balance of ``inputs [B, T]``.
 
     The MTP layer learns the target's distribution after token t+1 rather than the text's
-    token t+2, since a draft is accepted when it matches the target.  Nothing flows back from
-    it: the target is the same with and without an MTP layer beside it.
+    token t+2, since a draft is accepted when it matches the target.  No gradient flows back
+    from it; all that the two share in a step is the norm by which gradients are clipped.
     """
     hidden, balance = target(inputs)
     logits = target.logits(hidden)

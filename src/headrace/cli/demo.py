@@ -34,7 +34,7 @@ MaxTokens = Annotated[int, typer.Option(metavar="TOKENS", help="Longest answer."
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Another seed, another answer.")]
 
 
-def demo(prompt: Prompt = PROMPT, max_tokens: MaxTokens = 240, seed: Seed = 1) -> None:
+def demo(prompt: Prompt = PROMPT, max_tokens: MaxTokens = 160, seed: Seed = 1) -> None:
     """Answer one chat with prefill and decode apart, then show where its time and bytes went.
 
     Four rank processes and a server run on this machine: the prompt is computed by a prefill
@@ -48,6 +48,7 @@ def demo(prompt: Prompt = PROMPT, max_tokens: MaxTokens = 240, seed: Seed = 1) -
         "max_tokens": max_tokens,
         "seed": seed,
         "return_ledger": True,
+        # The answer is shown as it comes: an empty thought in front would only be in the way.
         "chat_template_kwargs": {"enable_thinking": False},
     }
     run_until_signal(_demo(demo_deployment(), resolve_model(EMBEDDED), prompt, fields=fields))

@@ -16,8 +16,9 @@ from headrace.cli.source import ModelSource
 from headrace.cluster.events import Event, Hooks, ignore
 from headrace.cluster.local import LocalSupervisor, SupervisorConfig
 from headrace.cluster.rundir import RunDir, open_run_dir
+from headrace.core.codec import Codec
 from headrace.core.errors import ReplicaError
-from headrace.core.messages import AnyMessage, Codec, Message, Ready, Topology
+from headrace.core.messages import AnyMessage, Message, Ready, Topology
 from headrace.deployment import DeploymentConfig, check_shardings, launch_specs
 from headrace.transfer.control import AsyncControlSocket
 

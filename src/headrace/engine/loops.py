@@ -18,6 +18,7 @@ from headrace.core.messages import (
     SessionDone,
     SessionFailed,
     SessionQuiet,
+    SessionStarted,
     Shutdown,
     Submit,
     Topology,
@@ -76,6 +77,7 @@ class DecodeLoop:
         self._engine = engine
         self._pool = pool
         self._clock = clock
+        self._was_idle = False
         self._is_stopping = False
 
     def run(self) -> None:
@@ -94,8 +96,11 @@ class DecodeLoop:
         self._rank.advance()
         wish = StepKind.DECODE if self._rank.wants_step else StepKind.IDLE
         if self._lockstep.next_step(wish) is StepKind.IDLE:
-            self._sleep()
-        elif not self._rank.step() and wish is StepKind.DECODE:
+            if not self._is_stopping:
+                self._sleep()
+            return
+        self._was_idle = False
+        if not self._rank.step() and wish is StepKind.DECODE:
             # Blocks are short until a transfer ends: give the prefillers the core.
             self._control.wait(SHORT_WAIT_S, *self._filenos())
 
@@ -117,13 +122,17 @@ class DecodeLoop:
                 self._is_stopping = True
             case Topology() if self._receiving is not None:
                 self._receiving.on_topology(message)
-            case SessionQuiet() | SessionFailed() | SessionDone() | Heartbeat():
+            case SessionQuiet() | SessionFailed() | SessionStarted() | SessionDone() | Heartbeat():
                 if self._receiving is not None:
                     self._receiving.on_message(message)
 
     def _sleep(self) -> None:
-        if not self._rank.has_work and self._pool.is_idle:
+        is_idle = not self._rank.has_work and self._pool.is_idle
+        if is_idle and not self._was_idle:
+            # Once for each fall into idleness: it looks at every block, and peers' heartbeats
+            # wake a rank often.
             self._pool.check_invariants()
+        self._was_idle = is_idle
         deadline_s = self._receiving.next_deadline_s() if self._receiving is not None else None
         left_s = IDLE_WAKE_S if deadline_s is None else deadline_s - self._clock.now_s()
         self._control.wait(min(IDLE_WAKE_S, max(0.0, left_s)), *self._filenos())
@@ -176,7 +185,8 @@ class PrefillLoop:
                 self._lead.step()
                 return
         # Completions ring the engine's descriptor; there is nothing else to wait for.
-        self._control.wait(IDLE_WAKE_S, self._engine.fileno())
+        if not self._is_stopping:
+            self._control.wait(IDLE_WAKE_S, self._engine.fileno())
         self._engine.poll()
 
     def _take_messages(self) -> None:

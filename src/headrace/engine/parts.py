@@ -11,16 +11,10 @@ import msgspec
 
 from headrace.comm.group import Group, SingleGroup
 from headrace.comm.shared_memory import SharedMemoryGroup
+from headrace.core.codec import Codec
 from headrace.core.launch import LaunchSpec
 from headrace.core.layouts import CacheLayout
-from headrace.core.messages import (
-    Codec,
-    Heartbeat,
-    LoadProgress,
-    Message,
-    RankInfo,
-    RegionDescriptor,
-)
+from headrace.core.messages import Heartbeat, LoadProgress, Message, RankInfo, RegionDescriptor
 from headrace.core.transport import Region
 from headrace.engine.load import Loaded, load_backend
 from headrace.engine.memory import make_layout

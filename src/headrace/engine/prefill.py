@@ -22,6 +22,7 @@ from headrace.core.messages import (
     SequenceStep,
     SessionDone,
     SessionFailed,
+    SessionStarted,
 )
 from headrace.core.plans import Chunk
 from headrace.engine.backend import Backend, Row
@@ -122,8 +123,6 @@ class _Job:
     order: int
     arrived_s: float
     table: BlockTable | None = None
-    cached_tokens: int = 0
-    started_s: float = 0.0
     compute_s: float = 0.0
     draining: set[int] = field(default_factory=set)
 
@@ -300,15 +299,21 @@ class PrefillLead:
             return False
         session_id = job.request.session_id
         del self._waiting[session_id]
-        job.started_s = self._clock.now_s()
-        job.cached_tokens = job.table.num_tokens
         job.draining = set(range(self._num_ranks))
         self._computing[session_id] = job
+        self._send(
+            job.request.reply_to,
+            SessionStarted(
+                session_id=session_id,
+                cached_tokens=job.table.num_tokens,
+                queue_s=self._clock.now_s() - job.arrived_s,
+            ),
+        )
         self._tell(
             OpenSend(
                 request=job.request,
                 block_ids=job.table.block_ids,
-                cached_tokens=job.cached_tokens,
+                cached_tokens=job.table.num_tokens,
             )
         )
         if not job.num_missing_tokens:
@@ -353,13 +358,7 @@ class PrefillLead:
         """The last chunk is computed: what is left is to drain."""
         self._send(
             job.request.reply_to,
-            SessionDone(
-                session_id=job.request.session_id,
-                cached_tokens=job.cached_tokens,
-                computed_tokens=job.num_prompt_tokens - job.cached_tokens,
-                queue_s=job.started_s - job.arrived_s,
-                compute_s=job.compute_s,
-            ),
+            SessionDone(session_id=job.request.session_id, compute_s=job.compute_s),
         )
         del self._computing[job.request.session_id]
         self._drain(job)

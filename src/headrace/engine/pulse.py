@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
-from headrace.core.messages import Codec, Heartbeat
+from headrace.core.codec import Codec
+from headrace.core.messages import Heartbeat
 from headrace.transfer.control import ControlSocket
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 
+from headrace.core.codec import Codec
 from headrace.core.errors import HeadraceError, UserError
 from headrace.core.launch import LaunchSpec
-from headrace.core.messages import Codec, Failed, Ready
+from headrace.core.messages import Failed, Ready
 from headrace.core.sharding import Role
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill

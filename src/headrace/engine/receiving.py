@@ -25,6 +25,7 @@ from headrace.core.messages import (
     SessionDone,
     SessionFailed,
     SessionQuiet,
+    SessionStarted,
     Topology,
 )
 from headrace.core.sharding import Role, split_range
@@ -36,6 +37,9 @@ from headrace.transfer.session import ReceiveSessions
 from headrace.transfer.session_state import Complete, Failed, Quarantined, Quiet
 
 log = logging.getLogger(__name__)
+
+# A replica that dies between its last write and its last word never sends the latter.
+MAX_AWAITING_DONE = 1024
 
 
 @dataclass(slots=True)
@@ -82,6 +86,7 @@ class Receiving:
         self._timeout_s = timeout_s
         self._replicas: dict[str, ReplicaInfo] = {}
         self._inbound: dict[str, _Inbound] = {}
+        self._awaiting_done: dict[str, Sequence] = {}
         self._complete: list[Sequence] = []
         self._failed: list[tuple[Sequence, str]] = []
         self._quiet: list[list[int]] = []
@@ -116,6 +121,8 @@ class Receiving:
                 self._sessions.on_quiet(message, now_s=now_s)
             case SessionFailed():
                 self._sessions.on_failed(message, now_s=now_s)
+            case SessionStarted():
+                self._on_started(message)
             case SessionDone():
                 self._on_done(message, now_s)
             case Heartbeat():
@@ -239,6 +246,10 @@ class Receiving:
         if sequence is None:
             raise AssertionError(f"{event.session_id} completed after it was given up")
         sequence.session_id = ""
+        # Bytes and messages travel apart: the last word on what the prompt cost may come later.
+        self._awaiting_done[event.session_id] = sequence
+        if len(self._awaiting_done) > MAX_AWAITING_DONE:
+            del self._awaiting_done[next(iter(self._awaiting_done))]
         sequence.ledger.bytes_received += event.num_bytes
         sequence.ledger.transfer_s += now_s - sequence.admitted_s
         self._complete.append(sequence)
@@ -248,13 +259,22 @@ class Receiving:
         if inbound.sequence is not None:
             self._failed.append((inbound.sequence, event.reason))
 
+    def _on_started(self, message: SessionStarted) -> None:
+        sequence = self._sequence_of(message.session_id)
+        if sequence is not None:
+            sequence.ledger.prefiller_cached_tokens += message.cached_tokens
+            sequence.ledger.queue_s += message.queue_s
+
     def _on_done(self, message: SessionDone, now_s: float) -> None:
-        inbound = self._inbound.get(message.session_id)
-        if inbound is not None and inbound.sequence is not None:
-            ledger = inbound.sequence.ledger
-            ledger.prefill_s += message.compute_s
-            ledger.prefiller_cached_tokens += message.cached_tokens
+        sequence = self._sequence_of(message.session_id)
+        if sequence is not None:
+            sequence.ledger.prefill_s += message.compute_s
+        self._awaiting_done.pop(message.session_id, None)
         self._sessions.on_done(message.session_id, now_s=now_s)
+
+    def _sequence_of(self, session_id: str) -> Sequence | None:
+        inbound = self._inbound.get(session_id)
+        return inbound.sequence if inbound else self._awaiting_done.get(session_id)
 
     def _replica_for(self, sequence: Sequence) -> ReplicaInfo | None:
         """The router's choice while it lives, else any other."""

@@ -99,17 +99,17 @@ class CompareReport:
 
     def format(self) -> str:
         """Return the report as lines."""
+        return "\n".join([*(gap.format() for gap in self.gaps), self.summary()])
+
+    def summary(self) -> str:
+        """Return the worst stage, the gap of the whole models, and the verdict."""
         worst = max(self.gaps, key=lambda gap: gap.max_rel)
         wrong = next((gap for gap in self.gaps if not gap.is_equal), None)
         verdict = f"DIFFERENT from {wrong.stage} on" if wrong else "EQUAL in every stage"
-        return "\n".join(
-            [
-                *(gap.format() for gap in self.gaps),
-                f"worst stage: {worst.stage}; whole models: logits differ by at most "
-                f"{self.max_logit_gap:.1e}, top-1 equal at {self.num_top1_equal} of "
-                f"{self.num_tokens} positions",
-                verdict,
-            ]
+        return (
+            f"worst stage: {worst.stage}; whole models: logits differ by at most "
+            f"{self.max_logit_gap:.1e}, top-1 equal at {self.num_top1_equal} of "
+            f"{self.num_tokens} positions\n{verdict}"
         )
 
 
@@ -213,7 +213,7 @@ class _Ours:
             tensors, num_layers=1, dense_layers=() if is_moe else (0,), head_rows=slice(0)
         )
         batch, cache = self._step(decoder, len(streams_TH))
-        out_TH = decoder.run_layer(0, torch.cat(streams_TH), batch, cache)
+        out_TH = decoder.run_layer(0, torch.cat(streams_TH), batch=batch, cache=cache)
         return list(out_TH.split(self.num_tokens))
 
     def logits(self, x_TH: Tensor, rows: slice) -> Tensor:

@@ -14,8 +14,9 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
+from headrace.core.codec import MAX_FRAME_BYTES, Codec
 from headrace.core.errors import ConfigError, ProtocolError
-from headrace.core.messages import MAX_FRAME_BYTES, AnyMessage, Codec, Message
+from headrace.core.messages import AnyMessage, Message
 
 # Messages that may wait for one peer. A live peer drains thousands a second; a dead one is held
 # until its address is forgotten.

@@ -27,6 +27,11 @@ FLAGS = {
         *("--url", "--api-key", "--name", "--system"),
         *("--max-tokens", "--temperature", "--seed", "--think", "--no-think"),
     ],
+    "headrace verify": [
+        *DEPLOYMENT,
+        *ENGINE,
+        *("--against", "--prompts", "--max-tokens", "--seed", "--json"),
+    ],
     "headrace load": ["--check", "--deep"],
     "headrace version": [],
     "headrace config": [],

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from headrace.core.messages import Codec, Heartbeat
+from headrace.core.codec import Codec
+from headrace.core.messages import Heartbeat
 from headrace.core.sharding import Role
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill

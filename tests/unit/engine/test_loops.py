@@ -23,6 +23,7 @@ from headrace.core.messages import (
 from headrace.core.sharding import Role, Sharding
 from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import IDLE_WAKE_S, DecodeLoop, PrefillLoop
+from headrace.kvcache.pool import BlockPool
 from tests.support.engine_world import ManualClock, World
 
 
@@ -112,6 +113,22 @@ def test_an_idle_rank_sleeps_until_the_next_deadline(
     control = ScriptedControl([])
     decode_loop(control, Recorder(), Deadline(deadline_s)).run()
     assert control.waits[0] == expected
+
+
+def test_a_rank_told_to_stop_does_not_sleep_first() -> None:
+    decode, prefill = ScriptedControl(), ScriptedControl()
+    decode_loop(decode, Recorder(), Deadline(None)).run()
+    prefill_loop(prefill, Recorder(), None).run()
+    assert (decode.waits, prefill.waits) == ([], [])
+
+
+def test_the_pool_is_checked_on_falling_idle_and_not_on_every_wake(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    checks: list[BlockPool] = []
+    monkeypatch.setattr(BlockPool, "check_invariants", lambda pool: checks.append(pool))
+    decode_loop(ScriptedControl([], [], []), Recorder(), Deadline(None)).run()
+    assert len(checks) == 1
 
 
 class LeavingGroup(SingleGroup):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headrace.core.messages import Codec, Heartbeat, RankInfo
+from headrace.core.codec import Codec
+from headrace.core.messages import Heartbeat, RankInfo
 from headrace.engine.pulse import Pulse
 from headrace.transfer.control import ControlSocket
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from headrace.core.codec import Codec
 from headrace.core.errors import CheckpointError, ShardingError
 from headrace.core.launch import LaunchSpec
-from headrace.core.messages import Codec, Failed
+from headrace.core.messages import Failed
 from headrace.core.sharding import Role, Sharding
 from headrace.engine.rank import run_rank
 from headrace.transfer.control import ControlSocket

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import zmq
 
+from headrace.core.codec import Codec
 from headrace.core.errors import ConfigError
-from headrace.core.messages import Abort, Codec, Message, SessionQuiet, Shutdown
+from headrace.core.messages import Abort, Message, SessionQuiet, Shutdown
 from headrace.transfer.control import MAX_QUEUED, AsyncControlSocket, ControlSocket
 from tests.support.transfer_world import PATIENCE_S
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from headrace.core.codec import Codec
 from headrace.core.errors import RequestError
-from headrace.core.messages import Abort, Codec, Output, Outputs, RankInfo, Submit, Topology
+from headrace.core.messages import Abort, Output, Outputs, RankInfo, Submit, Topology
 from headrace.core.requests import FinishReason, Ledger, SamplingParams
 from headrace.serving.openai.dispatcher import Dispatcher
 from headrace.serving.openai.inbox import Inbox

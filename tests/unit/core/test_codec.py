@@ -6,17 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headrace.core.codec import MAX_FRAME_BYTES, Codec
 from headrace.core.errors import ProtocolError
-from headrace.core.messages import (
-    MAX_FRAME_BYTES,
-    Abort,
-    Codec,
-    Output,
-    Outputs,
-    Submit,
-    TokenLogprob,
-    Wake,
-)
+from headrace.core.messages import Abort, Output, Outputs, Submit, TokenLogprob, Wake
 from headrace.core.requests import FinishReason, Ledger, SamplingParams
 
 KEY = b"0123456789abcdef"
