@@ -2,13 +2,14 @@
 
 import json
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.checkpoints import TinyModel, write_checkpoint, write_json
 from tests.support.cli_model import write_model
-from tests.support.cli_process import headrace, traces
+from tests.support.cli_process import headrace, private_temporary_folder, traces
 
 
 @pytest.fixture(scope="module")
@@ -20,15 +21,9 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def temporary(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where this test's commands make their run folders. Short: sockets live in it."""
-    folder = Path(f"/tmp/hr-{tmp_path_factory.mktemp('t').name}-{id(tmp_path_factory):x}"[:40])
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    yield folder
-    for path in folder.iterdir():
-        raise AssertionError(f"left behind: {path}")
-    folder.rmdir()
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    with private_temporary_folder(monkeypatch) as folder:
+        yield folder
 
 
 def refused(*args: str) -> str:

@@ -2,9 +2,13 @@
 
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from headrace.cluster.rundir import SEGMENTS
 
@@ -65,6 +69,18 @@ def children(pid: int) -> list[int]:
         if int(fields[1]) == pid:
             found.append(int(path.parent.name))
     return sorted(found)
+
+
+@contextmanager
+def private_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Have commands make their run folders in a folder of this test, which must end up empty.
+
+    Its name is short, since sockets live in it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    folder.rmdir()
 
 
 def traces(temporary: Path) -> list[str]:

@@ -56,6 +56,14 @@ Seed = Annotated[
     int | None,
     typer.Option(metavar="NUMBER", help="Makes answers repeatable.", show_default=False),
 ]
+Think = Annotated[
+    bool | None,
+    typer.Option(
+        "--think/--no-think",
+        help="Ask the model's chat template for reasoning, or for none.",
+        show_default=False,
+    ),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +90,7 @@ def chat(
     max_tokens: MaxTokens = None,
     temperature: Temperature = None,
     seed: Seed = None,
+    think: Think = None,
     config: options.ConfigFile = None,
     prefill: options.Prefill = "",
     decode: options.Decode = "",
@@ -104,7 +113,13 @@ def chat(
         deployment = options.deployment_from_flags(
             model, config=config, prefill=prefill, decode=decode, mono=mono, settings=settings
         )
-    extra = {"max_tokens": max_tokens, "temperature": temperature, "seed": seed}
+    thinking = None if think is None else {"enable_thinking": think}
+    extra = {
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+        "seed": seed,
+        "chat_template_kwargs": thinking,
+    }
     fields = {key: value for key, value in extra.items() if value is not None}
     place = Place(url=url or DEFAULT_URL, api_key=api_key, deployment=deployment)
     _talk(place, name, fields=fields, system=system)

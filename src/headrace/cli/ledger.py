@@ -45,7 +45,7 @@ def _prompt_tokens(ledger: Ledger) -> int:
 def _sources(ledger: Ledger) -> str:
     return (
         f"{ledger.transferred_tokens} transferred, {ledger.cached_tokens} cached, "
-        f"{ledger.computed_tokens} computed by the decode rank"
+        f"{ledger.computed_tokens} by the decode rank"
     )
 
 

@@ -30,9 +30,10 @@ def test_without_a_model_it_talks_to_the_usual_address(opened: list) -> None:
 
 def test_every_flag_is_sent_along(opened: list) -> None:
     flags = ["--url", "http://h:1", "--api-key", "k", "--name", "m", "--system", "s"]
-    sampling = ["--max-tokens", "5", "--temperature", "0", "--seed", "3"]
+    sampling = ["--max-tokens", "5", "--temperature", "0", "--seed", "3", "--no-think"]
     assert main(["chat", *flags, *sampling]) == 0
-    fields = {"max_tokens": 5, "temperature": 0.0, "seed": 3}
+    thinking = {"enable_thinking": False}
+    fields = {"max_tokens": 5, "temperature": 0.0, "seed": 3, "chat_template_kwargs": thinking}
     assert opened == [(Place(url="http://h:1", api_key="k"), "m", fields, "s")]
 
 

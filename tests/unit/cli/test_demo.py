@@ -31,7 +31,7 @@ def test_it_prints_question_answer_ledger_and_memory_and_ends(
     assert out.startswith("starting prefill tp=2,dp=1,ep=2 + decode tp=1,dp=2,ep=2\n")
     assert "\nyou: Hello there\ntiny: Hello there\n" in out
     assert "prompt computed by prefill0" in out
-    assert "10 transferred, 0 cached, 1 computed by the decode rank" in out
+    assert "10 transferred, 0 cached, 1 by the decode rank" in out
     assert out.endswith("GiB together (PSS)\n")
     assert "5 processes took" in out
 

@@ -34,7 +34,7 @@ def test_times_tokens_bytes_and_places_are_all_there() -> None:
         "prefill": ("63.0 ms", "prompt computed by prefill0"),
         "transfer": ("2.0 ms", "KV that compute did not hide"),
         "decode": ("2,000.0 ms", "on decode rank 1"),
-        "prompt tokens": ("46", "29 transferred, 16 cached, 1 computed by the decode rank"),
+        "prompt tokens": ("46", "29 transferred, 16 cached, 1 by the decode rank"),
         "output tokens": ("30", "15.0 tokens/s"),
         "KV received": ("59,392 bytes", "59,392 expected, 1 session"),
     }

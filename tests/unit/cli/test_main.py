@@ -25,7 +25,7 @@ FLAGS = {
     "headrace chat": [
         *DEPLOYMENT,
         *("--url", "--api-key", "--name", "--system"),
-        *("--max-tokens", "--temperature", "--seed"),
+        *("--max-tokens", "--temperature", "--seed", "--think", "--no-think"),
     ],
     "headrace verify": [
         *DEPLOYMENT,
