@@ -15,6 +15,7 @@ from headrace.cli.memory import total_pss_bytes
 from headrace.cli.progress import StartReport
 from headrace.cli.signals import run_until_signal
 from headrace.cli.source import EMBEDDED, ModelSource, resolve_model
+from headrace.core.launch import EngineConfig
 from headrace.deployment import (
     DeploymentConfig,
     ReplicaConfig,
@@ -60,6 +61,8 @@ def demo_deployment() -> DeploymentConfig:
         model=EMBEDDED,
         prefill=ReplicaConfig(tp=2, ep=2),
         decode=ReplicaConfig(dp=2, ep=2),
+        # A chat needs little KV, and the pool is taken from shared memory at once.
+        engine=EngineConfig(kv_cache_mib=32),
         serving=ServingConfig(port=0),
     )
 
