@@ -1,8 +1,9 @@
 """Every pair of shardings against mono: logits equal bit for bit, and really disaggregated.
 
 Mono's logits are computed once per dtype; each cell of prefill TP x decode DP x block sizes must
-repeat them for four prompts decoded at once, greedy and seeded. Ranks are threads of this process
-here; ``test_exactness_processes`` runs cells as real processes.
+repeat them for four prompts, greedy and seeded, decoded at once. One decode replica serves the
+cells of all three prefill replicas beside it. Ranks are threads of this process here;
+``test_exactness_processes`` runs cells as real processes.
 """
 
 from __future__ import annotations
@@ -14,40 +15,59 @@ from headrace.core.messages import Output
 from headrace.core.sharding import Sharding
 from headrace.models.embedded import embedded_folder
 from tests.support.engine_deployment import EngineDeployment
-from tests.support.exactness import check_disaggregated, check_equal, run_all
+from tests.support.exactness import check_disaggregated, check_equal, run_all, submit_all
 
 DTYPES = ("float32", "bfloat16")
 BLOCK_SIZES = ((16, 16), (16, 32), (32, 16))
 TP_SIZES = (1, 2, 4)
 DP_SIZES = (1, 2, 4)
 
+Results = list[list[Output]]
+
 
 def engine(dtype: str, block_size: int) -> EngineConfig:
-    # A chunk of 48 tokens splits every prompt but the shortest.
-    return EngineConfig(dtype=dtype, block_size=block_size, kv_cache_mib=8, max_step_tokens=48)
+    # A chunk of 48 tokens splits every prompt but the shortest two. Prompts repeat over cells, so
+    # that a cache on the decoder would leave later cells nothing to transfer.
+    return EngineConfig(
+        dtype=dtype, block_size=block_size, kv_cache_mib=16, max_step_tokens=48, prefix_cache=False
+    )
 
 
-@pytest.fixture(scope="module", params=DTYPES)
-def mono(request: pytest.FixtureRequest) -> tuple[str, list[list[Output]]]:
-    with EngineDeployment(embedded_folder(), engine=engine(request.param, 16)) as deployment:
-        return request.param, run_all(deployment)
+@pytest.fixture(scope="module")
+def mono() -> dict[str, Results]:
+    """Mono's outputs by dtype."""
+    outputs = {}
+    for dtype in DTYPES:
+        with EngineDeployment(embedded_folder(), engine=engine(dtype, 16)) as deployment:
+            outputs[dtype] = run_all(deployment)
+    return outputs
 
 
-@pytest.mark.parametrize("dp", DP_SIZES, ids=lambda dp: f"dp{dp}")
-@pytest.mark.parametrize("tp", TP_SIZES, ids=lambda tp: f"tp{tp}")
-@pytest.mark.parametrize("blocks", BLOCK_SIZES, ids=lambda pair: f"blocks{pair[0]}to{pair[1]}")
-def test_every_sharding_computes_monos_logits_bit_for_bit(
-    mono: tuple[str, list[list[Output]]], blocks: tuple[int, int], tp: int, dp: int
-) -> None:
-    dtype, expected = mono
+@pytest.fixture(
+    scope="module",
+    params=[(dtype, blocks, dp) for dtype in DTYPES for blocks in BLOCK_SIZES for dp in DP_SIZES],
+    ids=lambda cell: f"{cell[0]}-blocks{cell[1][0]}to{cell[1][1]}-dp{cell[2]}",
+)
+def decoded(request: pytest.FixtureRequest) -> tuple[str, dict[int, Results]]:
+    """What one decode replica got from each prefill replica, by TP size."""
+    dtype, blocks, dp = request.param
     with EngineDeployment(
         embedded_folder(),
-        prefill=Sharding(tp=tp, ep=tp),
+        prefill=[Sharding(tp=tp, ep=tp) for tp in TP_SIZES],
         decode=Sharding(dp=dp, ep=dp),
         prefill_engine=engine(dtype, blocks[0]),
         engine=engine(dtype, blocks[1]),
     ) as deployment:
-        got = run_all(deployment)
+        ids = [submit_all(deployment, prefill=index) for index in range(len(TP_SIZES))]
+        results = {tp: deployment.finish(*cell) for tp, cell in zip(TP_SIZES, ids, strict=True)}
         deployment.wait_idle()
-    check_equal(expected, got)
-    check_disaggregated(got)
+    return dtype, results
+
+
+@pytest.mark.parametrize("tp", TP_SIZES, ids=lambda tp: f"tp{tp}")
+def test_every_sharding_computes_monos_logits_bit_for_bit(
+    mono: dict[str, Results], decoded: tuple[str, dict[int, Results]], tp: int
+) -> None:
+    dtype, results = decoded
+    check_equal(mono[dtype], results[tp])
+    check_disaggregated(results[tp], replica=f"prefill{TP_SIZES.index(tp)}")

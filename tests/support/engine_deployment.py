@@ -53,7 +53,7 @@ class EngineDeployment:
     Args:
         model: Model folder or ``replay:FILE``.
         decode: Sharding of the decode (or, without ``prefill``, mono) replica.
-        prefill: Sharding of the prefill replica.
+        prefill: Shardings of the prefill replicas, none for a mono deployment; one or several.
         engine: Knobs of the decode ranks, and of the prefill ranks without ``prefill_engine``.
         prefill_engine: Knobs of the prefill ranks.
         as_processes: One process a rank, as in production; threads of this one otherwise.
@@ -64,7 +64,7 @@ class EngineDeployment:
         model: str | Path,
         *,
         decode: Sharding | None = None,
-        prefill: Sharding | None = None,
+        prefill: Sharding | Sequence[Sharding] | None = None,
         engine: EngineConfig | None = None,
         prefill_engine: EngineConfig | None = None,
         as_processes: bool = False,
@@ -74,10 +74,16 @@ class EngineDeployment:
         self.failures: list[Failed] = []
         self._model = str(model)
         engine = engine or EngineConfig()
-        roles = [(Role.DECODE if prefill else Role.MONO, decode or Sharding(), engine)]
-        if prefill:
-            roles.insert(0, (Role.PREFILL, prefill, prefill_engine or engine))
-        self._roles = roles
+        prefills = [prefill] if isinstance(prefill, Sharding) else list(prefill or ())
+        role = Role.DECODE if prefills else Role.MONO
+        self._has_prefill = bool(prefills)
+        self._replicas = [
+            *(
+                (f"prefill{index}", Role.PREFILL, sharding, prefill_engine or engine)
+                for index, sharding in enumerate(prefills)
+            ),
+            (f"{role}0", role, decode or Sharding(), engine),
+        ]
         self._id = f"hrtest-{secrets.token_hex(4)}"
         self._run_dir = Path(tempfile.mkdtemp(prefix="hr-", dir="/tmp"))
         self._key = secrets.token_hex(16)
@@ -91,14 +97,14 @@ class EngineDeployment:
         self._next_id = 0
 
     def _make_specs(self) -> list[LaunchSpec]:
-        num_ranks = sum(sharding.num_ranks for _, sharding, _ in self._roles)
+        num_ranks = sum(sharding.num_ranks for _, _, sharding, _ in self._replicas)
         return [
             LaunchSpec(
                 deployment_id=self._id,
                 run_dir=str(self._run_dir),
                 key=self._key,
                 model=self._model,
-                replica=f"{role}0",
+                replica=name,
                 role=role,
                 sharding=sharding,
                 rank=rank,
@@ -107,7 +113,7 @@ class EngineDeployment:
                 supervisor=self._address,
                 engine=engine,
             )
-            for role, sharding, engine in self._roles
+            for name, role, sharding, engine in self._replicas
             for rank in range(sharding.num_ranks)
         ]
 
@@ -169,11 +175,12 @@ class EngineDeployment:
         params: SamplingParams,
         *,
         rank: int = 0,
+        prefill: int = 0,
         num_choices: int = 1,
         trace: bool = False,
         deadline_s: float = 30.0,
     ) -> str:
-        """Send a request to a decode rank and return its id."""
+        """Send a request to decode rank ``rank``, naming a prefill replica, and return its id."""
         request_id = f"r{self._next_id}"
         decoders = [spec for spec in self.specs if spec.role is not Role.PREFILL]
         self._control.send(
@@ -184,7 +191,7 @@ class EngineDeployment:
                 prompt_ids=list(prompt_ids),
                 params=params,
                 num_choices=num_choices,
-                prefill_replica="prefill0" if len(self._roles) > 1 else "",
+                prefill_replica=f"prefill{prefill}" if self._has_prefill else "",
                 ordinal=self._next_id,
                 trace=trace,
                 deadline_s=deadline_s,

@@ -11,14 +11,18 @@ from tests.support.engine_deployment import EngineDeployment, last, logits, toke
 from tests.support.engine_prompts import PROMPTS, SETTINGS
 
 
-def run_all(deployment: EngineDeployment) -> list[list[Output]]:
-    """Run every prompt under every setting, all at once, and return outputs in that order."""
-    ids = [
-        deployment.submit(prompt, params, rank=index, trace=True)
+def submit_all(deployment: EngineDeployment, *, prefill: int = 0) -> list[str]:
+    """Submit every prompt under every setting, to be prefilled by one replica."""
+    return [
+        deployment.submit(prompt, params, rank=index, prefill=prefill, trace=True)
         for params in SETTINGS
         for index, prompt in enumerate(PROMPTS)
     ]
-    return deployment.finish(*ids)
+
+
+def run_all(deployment: EngineDeployment) -> list[list[Output]]:
+    """Run every prompt under every setting, all at once, and return outputs in that order."""
+    return deployment.finish(*submit_all(deployment))
 
 
 def check_equal(expected: Sequence[Sequence[Output]], got: Sequence[Sequence[Output]]) -> None:
@@ -29,7 +33,7 @@ def check_equal(expected: Sequence[Sequence[Output]], got: Sequence[Sequence[Out
         assert not len(differs), f"run {index}: first differing (step, token) {differs[0]}"
 
 
-def check_disaggregated(got: Sequence[Sequence[Output]]) -> None:
+def check_disaggregated(got: Sequence[Sequence[Output]], *, replica: str = "prefill0") -> None:
     """The ledger must show it: one prompt token computed here, all bytes received as planned."""
     prompts = [prompt for _ in SETTINGS for prompt in PROMPTS]
     for prompt, outputs in zip(prompts, got, strict=True):
@@ -40,5 +44,6 @@ def check_disaggregated(got: Sequence[Sequence[Output]]) -> None:
         assert ledger.bytes_received == ledger.bytes_expected
         assert (ledger.num_sessions == 1) == (ledger.transferred_tokens > 0)
         assert ledger.output_tokens == SETTINGS[0].max_tokens
+        assert ledger.prefill_replica in ("", replica)
     received = [outputs for outputs in got if last(outputs).ledger.bytes_received]  # type: ignore[union-attr]
     assert len(received) >= len(PROMPTS) - 1

@@ -5,8 +5,8 @@ Shape letters: G = KV heads held, N = blocks, S = slots of a block, D = head dim
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -47,15 +47,17 @@ def digest_kv(
         Per layer, one 8-byte digest for each run of ``DIGEST_TOKENS`` tokens (the last may be
         shorter); a run's bytes are ordered K|V, head, token, dim.
     """
-    digests = []
     ids = torch.tensor(list(block_ids), dtype=torch.long)
-    for cache in caches_2GNSD:
-        kv_2GTD = cache[:, :, ids].flatten(2, 3)[:, :, :num_tokens]
-        runs = kv_2GTD.view(torch.uint8).split(DIGEST_TOKENS, dim=2)
-        digests.append(
-            [
-                hashlib.blake2b(run.contiguous().numpy().tobytes(), digest_size=8).digest()
-                for run in runs
-            ]
-        )
-    return digests
+    return [
+        _digest_layer(cache[:, :, ids].flatten(2, 3)[:, :, :num_tokens]) for cache in caches_2GNSD
+    ]
+
+
+def _digest_layer(kv_2GTD: Tensor) -> list[bytes]:
+    num_full = kv_2GTD.shape[2] // DIGEST_TOKENS * DIGEST_TOKENS
+    full_2GRKD = kv_2GTD[:, :, :num_full].unflatten(2, (-1, DIGEST_TOKENS))
+    runs = list(full_2GRKD.permute(2, 0, 1, 3, 4).contiguous())
+    if num_full < kv_2GTD.shape[2]:
+        runs.append(kv_2GTD[:, :, num_full:].contiguous())
+    # Bytes, not numbers: bf16 has no NumPy type, and NaN must equal itself.
+    return [blake2b(run.view(torch.uint8).numpy(), digest_size=8).digest() for run in runs]
