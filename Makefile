@@ -2,7 +2,7 @@
 
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0   # installed before the project, so that you choose the build
-JOBS   ?= 0               # test processes; 0 runs in one, since integration tests fill the cores
+JOBS   ?= 2               # processes of the unit tests; integration tests fill the cores by themselves
 WHAT   ?= moe-gemm        # which benchmark `make bench` runs
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
     "$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -10,7 +10,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
-PYTEST := $(BIN)/python -m pytest -n $(strip $(JOBS))
+PYTEST := $(BIN)/python -m pytest
+UNIT   := $(PYTEST) -n $(strip $(JOBS)) --ignore=tests/integration
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo fix check test test-all test-gpu test-multi bench size clean
@@ -45,10 +46,12 @@ check: $(READY)  ## format, lint, types, import contracts, size limits, links
 	$(BIN)/python -m tools.check_links
 
 test: $(READY)  ## unit tests, doctests and the quick integration tests
-	$(PYTEST) -m "not slow"
+	$(UNIT) -m "not slow"
+	$(PYTEST) -m "not slow" tests/integration
 
 test-all: $(READY)  ## everything that needs no device: the whole exactness matrix, long property tests
-	$(PYTEST) --hypothesis-profile=long --timeout=900
+	$(UNIT) --hypothesis-profile=long --timeout=900
+	$(PYTEST) --timeout=900 tests/integration
 
 test-gpu: $(READY)  ## tests that need one device; says why each skipped one was skipped
 	$(PYTEST) -rs tests/gpu

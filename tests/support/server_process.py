@@ -69,6 +69,8 @@ class ServerProcess:
         finally:
             self.process.kill()
         self._reader.join(STOP_TIMEOUT_S)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
         alive = [child.pid for child in children if child.is_running()]
         assert alive == [], f"processes left behind: {alive}"
         return code
