@@ -14,9 +14,10 @@ from headrace.comm.shared_memory import SharedMemoryGroup
 from headrace.core.codec import Codec
 from headrace.core.launch import LaunchSpec
 from headrace.core.layouts import CacheLayout
-from headrace.core.messages import Heartbeat, LoadProgress, Message, RankInfo, RegionDescriptor
+from headrace.core.messages import Heartbeat, Message, RankInfo, RegionDescriptor
 from headrace.core.transport import Region
 from headrace.engine.load import Loaded, load_backend
+from headrace.engine.load_reports import LoadReports
 from headrace.engine.memory import make_layout
 from headrace.engine.pulse import Pulse
 from headrace.kvcache.pool import BlockPool
@@ -83,12 +84,11 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Pa
     group = _open_group(spec)
     stack.callback(group.close)
 
-    def on_progress(done: int, total: int) -> None:
-        control.send(
-            spec.supervisor,
-            LoadProgress(replica=spec.replica, rank=spec.rank, done_bytes=done, total_bytes=total),
-        )
-
+    on_progress = LoadReports(
+        replica=spec.replica,
+        rank=spec.rank,
+        send=lambda message: control.send(spec.supervisor, message),
+    )
     loaded = load_backend(spec, group, on_progress)
     layout = make_layout(
         spec.engine,

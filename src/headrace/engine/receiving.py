@@ -214,13 +214,12 @@ class Receiving:
 
     def give_up(self, sequence: Sequence) -> None:
         """End a RECEIVING sequence: its blocks go into quarantine until the writers are quiet."""
-        inbound = self._inbound[sequence.session_id]
+        session_id, sequence.session_id = sequence.session_id, ""
+        inbound = self._inbound[session_id]
         inbound.quarantined = sequence.blocks.quarantine()
         inbound.sequence = None
-        self._sessions.cancel(sequence.session_id, now_s=self._clock.now_s())
-        self._send(
-            inbound.lead, CancelSession(session_id=sequence.session_id, reply_to=self._address)
-        )
+        self._sessions.cancel(session_id, now_s=self._clock.now_s())
+        self._send(inbound.lead, CancelSession(session_id=session_id, reply_to=self._address))
 
     def take_complete(self) -> list[Sequence]:
         """Return sequences whose KV became whole since the last call."""

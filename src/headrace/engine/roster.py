@@ -54,6 +54,7 @@ class Roster:
         sequence.phase = phase
         if phase is Phase.FINISHED:
             del self._by_id[sequence.sequence_id]
+            self._sisters.pop(sequence.sequence_id, None)
         else:
             self._by_phase[phase][sequence.sequence_id] = sequence
 

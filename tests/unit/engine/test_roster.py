@@ -62,6 +62,7 @@ def test_finished_sequences_are_forgotten() -> None:
     leader, sister = make(roster, "a", num_choices=2)
     assert roster.of_request("a") == [leader, sister]
     roster.move(leader, Phase.FINISHED)
+    assert roster.take_sisters(leader) == [], "a leader that ended keeps nobody waiting"
     roster.move(sister, Phase.FINISHED)
     assert len(roster) == 0
     assert "a/0" not in roster
