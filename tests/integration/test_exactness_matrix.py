@@ -71,3 +71,21 @@ def test_every_sharding_computes_monos_logits_bit_for_bit(
     dtype, results = decoded
     check_equal(mono[dtype], results[tp])
     check_disaggregated(results[tp], replica=f"prefill{TP_SIZES.index(tp)}")
+
+
+def test_experts_split_less_than_attention_compute_monos_logits_too(
+    mono: dict[str, Results],
+) -> None:
+    """With ep under tp an expert's width is split: other ranks own other leaves of its sum."""
+    shardings = [Sharding(tp=2, ep=1), Sharding(tp=4, ep=1), Sharding(tp=4, ep=2)]
+    with EngineDeployment(
+        embedded_folder(),
+        prefill=shardings,
+        decode=Sharding(dp=2, ep=2),
+        engine=engine("bfloat16", 16),
+    ) as deployment:
+        ids = [submit_all(deployment, prefill=index) for index in range(len(shardings))]
+        results = [deployment.finish(*cell) for cell in ids]
+    for index, got in enumerate(results):
+        check_equal(mono["bfloat16"], got)
+        check_disaggregated(got, replica=f"prefill{index}")

@@ -240,6 +240,7 @@ class World:
         request_id: str = "",
         deadline_s: float = 30.0,
         trace: bool = False,
+        prefill_replica: str = "prefill",
         **settings: object,
     ) -> str:
         """Give the decode rank a request; greedy unless ``params`` says otherwise."""
@@ -253,7 +254,7 @@ class World:
                 prompt_ids=list(prompt_ids),
                 params=params or msgspec.convert(settings, SamplingParams),
                 num_choices=num_choices,
-                prefill_replica="prefill" if self.tp else "",
+                prefill_replica=prefill_replica if self.tp else "",
                 deadline_s=deadline_s,
                 trace=trace,
             )

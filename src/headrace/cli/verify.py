@@ -183,7 +183,7 @@ class Plan:
         return Report(
             model=self.source.name,
             deployment=describe_shardings(config, self.source.config),
-            dtype=self.source.config.dtype if engine.dtype == "auto" else engine.dtype,
+            dtype=engine.resolve_dtype(self.source.config.dtype),
             is_exact=engine.exact,
             is_disaggregated=is_disaggregated,
             block_size=decode_block_size(config),

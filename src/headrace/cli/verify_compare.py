@@ -19,7 +19,7 @@ RUN_TOKENS = 16
 
 # Without exact sums two shardings round differently, and how much is a property of the model. These
 # bounds tell a wrong result from a rounded one, relative to the largest logit of the row; they are
-# a rule of thumb. DESIGN section 10 has the sharp rule (teacher forcing) for the GPU path.
+# a rule of thumb. docs/numerics.md has the sharp rule (teacher forcing) for the GPU path.
 INEXACT_BOUNDS = {"float32": 2.0**-10, "bfloat16": 2.0**-4}
 
 

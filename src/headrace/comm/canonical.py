@@ -1,6 +1,6 @@
 """All-reduce of canonical sums: the ranks' subtrees, finished by every rank in the same order.
 
-A sum that a sharding may split is a fixed tree over fixed fp32 partials (DESIGN section 5). A rank
+A sum that a sharding may split is a fixed tree over fixed fp32 partials (docs/numerics.md). A rank
 brings the roots of the subtrees that it owns; what is left above them is a full binary tree, since
 the ranks are a power of two. No rank ever adds in another order, so the results are equal bit for
 bit, on all ranks and for all shardings.

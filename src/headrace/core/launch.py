@@ -17,7 +17,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Knobs of one rank's engine.
 
     Attributes:
-        dtype: ``auto`` takes the checkpoint's; otherwise ``float32`` or ``bfloat16``.
+        dtype: ``auto`` takes the checkpoint's (float32 for float16); otherwise ``float32`` or ``bfloat16``.
         exact: Canonical sums: results do not depend on the sharding, bit for bit.
         block_size: Tokens of a KV block; divides 128.
         kv_cache_mib: Size of the pool [MiB]; 0 sizes it for ``max_sequences`` full contexts,
@@ -55,6 +55,15 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         for name in ("max_sequences", "max_step_tokens"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
+
+    def resolve_dtype(self, checkpoint_dtype: str) -> str:
+        """Return the dtype to run a checkpoint in: ``float32`` or ``bfloat16``.
+
+        A float16 checkpoint runs in float32, which holds all its values; bfloat16 does not.
+        """
+        if self.dtype != "auto":
+            return self.dtype
+        return "float32" if checkpoint_dtype == "float16" else checkpoint_dtype
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -17,7 +17,7 @@ from headrace.core.errors import ConfigError
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
-# Attention folds KV in tiles of this many tokens from position 0 (DESIGN section 5, exactness):
+# Attention folds KV in tiles of this many tokens from position 0 (docs/numerics.md):
 # a block size must divide it so that a tile is a whole number of blocks.
 KV_TILE_TOKENS = 128
 

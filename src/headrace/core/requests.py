@@ -66,6 +66,9 @@ class Ledger(Struct, kw_only=True):
     """The one record of a sequence from which usage, metrics and traces derive.
 
     Times are seconds of work or waiting, tokens are prompt tokens by where their KV came from.
+    ``queue_s`` is spent in the lines of decoder and prefiller, ``prefill_s`` in steps that computed
+    the prompt, and ``transfer_s`` is what is left until all KV was there: the part of the transfer
+    that compute did not hide.
     Prompt tokens = ``cached_tokens + transferred_tokens + computed_tokens`` of the first pass;
     what a preemption or a dead replica made necessary again is in ``recomputed_tokens``.
     """

@@ -107,7 +107,7 @@ def _check_experts(ep: int, num_experts: int, role: str) -> None:
         )
 
 
-# Fixed partials of the sum over experts (DESIGN section 5): part of the numerics, not a knob.
+# Fixed partials of the sum over experts (docs/numerics.md): part of the numerics, not a knob.
 NUM_EXPERT_PARTIALS = 16
 
 

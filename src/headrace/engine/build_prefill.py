@@ -46,7 +46,7 @@ def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
     parts.open_pulse(
         stack,
         observe=lambda: _prefill_beat(parts, worker, lead),
-        listeners=lambda: tuple(worker.peers),
+        listeners=lambda: worker.peers | (lead.waiting_peers if lead is not None else set()),
     )
     return PrefillLoop(worker=worker, lead=lead, control=parts.control, engine=parts.transfer)
 

@@ -166,11 +166,16 @@ class DecodeRank:
         )
         for sequence_id in plan.preempted:
             self._preempt(self.roster[sequence_id])
+        started_s = self._clock.now_s()
         work = [(self.roster[chunk.sequence_id], chunk) for chunk in plan.chunks]
         for sequence in self._stepper.run(work, self._emitter):
             self._end(sequence)
+        step_s = self._clock.now_s() - started_s
         for sequence, _ in work:
-            if sequence.phase is Phase.COMPUTING and sequence.num_missing_tokens == 0:
+            if sequence.phase is not Phase.COMPUTING:
+                continue
+            sequence.ledger.prefill_s += step_s
+            if sequence.num_missing_tokens == 0:
                 self._start_decoding(sequence)
         self.counters.steps += bool(work)
         self._emitter.flush()
@@ -202,7 +207,7 @@ class DecodeRank:
         if not sequence.is_resumed:
             sequence.ledger.queue_s = sequence.admitted_s - sequence.arrived_s
             sequence.ledger.cached_tokens = table.num_tokens
-        self._bring_kv(sequence, is_remote=is_remote)
+        self._bring_kv(sequence)
         return True
 
     def _room(self) -> Room:
@@ -219,11 +224,15 @@ class DecodeRank:
             return False
         return self._receiving.can_reach(sequence)
 
-    def _bring_kv(self, sequence: Sequence, *, is_remote: bool) -> None:
-        """Start whatever gives the sequence the KV it lacks."""
+    def _bring_kv(self, sequence: Sequence) -> None:
+        """Start whatever gives the sequence the KV it lacks.
+
+        What it lacks is asked of its table, not of the hit: a table opened in a full pool may
+        have done without a block that the hit had.
+        """
         if sequence.num_missing_tokens == 0:
             self._start_decoding(sequence)
-        elif is_remote and self._receiving is not None:
+        elif self._receiving is not None and self._receiving.can_reach(sequence):
             self._pool.pin(sequence.blocks.own_block_ids)
             self._receiving.open(sequence)
             self.roster.move(sequence, Phase.RECEIVING)

@@ -103,8 +103,7 @@ def load_model(
         UserError: The sharding cannot be, or the folder is not exactly as its config promises.
     """
     shard = shard_of(config, spec.sharding, spec.role, rank=spec.rank)
-    dtype_name = config.dtype if spec.engine.dtype == "auto" else spec.engine.dtype
-    dtype = getattr(torch, dtype_name)
+    dtype = getattr(torch, spec.engine.resolve_dtype(config.dtype))
     weights = load_weights(
         folder,
         weight_slices(config, spec.sharding, spec.role, rank=spec.rank),

@@ -12,6 +12,7 @@ import msgspec
 from headrace.comm.group import Group, SingleGroup
 from headrace.comm.shared_memory import SharedMemoryGroup
 from headrace.core.codec import Codec
+from headrace.core.errors import ConfigError
 from headrace.core.launch import LaunchSpec
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import Heartbeat, Message, RankInfo, RegionDescriptor
@@ -135,6 +136,8 @@ def _open_group(spec: LaunchSpec) -> Group:
 
 
 def _transport(spec: LaunchSpec) -> ShmTransport:
+    if spec.transport != "shm":
+        raise ConfigError(f"transport={spec.transport!r}: this build has shm")
     return ShmTransport(
         deployment_id=spec.deployment_id,
         owner=spec.name,

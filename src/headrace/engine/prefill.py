@@ -62,13 +62,14 @@ class PrefillWorker:
         # Read by the pulse's thread: the copy is one step of the interpreter.
         return {request.reply_to for request in list(self._requests.values())}
 
-    def open(self, order: OpenSend) -> None:
-        """Take part in a session, and send at once what is cached."""
+    def open(self, order: OpenSend) -> bool:
+        """Take part in a session, and send at once what is cached; False if it cannot be sent."""
         request = order.request
         if not self._senders.open(request, block_ids=order.block_ids):
-            return
+            return False
         self._requests[request.session_id] = request
         self._submit_all(request.session_id, stop=order.cached_tokens)
+        return True
 
     def run(self, order: RunStep) -> None:
         """Run one step; each layer is sent while the next ones compute."""
@@ -189,6 +190,12 @@ class PrefillLead:
         return len(self._computing) + len(self._draining)
 
     @property
+    def waiting_peers(self) -> set[str]:
+        """Decode ranks with sessions in the line: they must hear that this replica lives."""
+        # Read by the pulse's thread: the copy is one step of the interpreter.
+        return {job.request.reply_to for job in list(self._waiting.values())}
+
+    @property
     def has_work(self) -> bool:
         """Whether any session is unfinished."""
         return bool(self._waiting or self._computing or self._draining)
@@ -278,16 +285,21 @@ class PrefillLead:
         for job, chunk in zip(jobs, chunks, strict=True):
             self._account(job, chunk, step_s)
 
-    def _tell(self, message: Message) -> None:
-        """Give one order to all ranks: the followers first, since this rank's own part blocks."""
+    def _tell(self, message: Message) -> bool:
+        """Give one order to all ranks: the followers first, since this rank's own part blocks.
+
+        Returns:
+            Whether this rank took it; all ranks judge alike.
+        """
         self._tell_followers(message)
         match message:
             case OpenSend():
-                self._worker.open(message)
+                return self._worker.open(message)
             case RunStep():
                 self._worker.run(message)
             case CancelSession():
                 self._worker.cancel(message)
+        return True
 
     def _start(self, job: _Job) -> bool:
         hit = self._full_blocks(self._pool.match(job.request.token_ids))
@@ -309,14 +321,15 @@ class PrefillLead:
                 queue_s=self._clock.now_s() - job.arrived_s,
             ),
         )
-        self._tell(
-            OpenSend(
-                request=job.request,
-                block_ids=job.table.block_ids,
-                cached_tokens=job.table.num_tokens,
-            )
+        order = OpenSend(
+            request=job.request,
+            block_ids=job.table.block_ids,
+            cached_tokens=job.table.num_tokens,
         )
-        if not job.num_missing_tokens:
+        if not self._tell(order):
+            del self._computing[session_id]
+            self._drain(job)
+        elif not job.num_missing_tokens:
             self._finish(job)
         return True
 

@@ -44,11 +44,16 @@ MAX_AWAITING_DONE = 1024
 
 @dataclass(slots=True)
 class _Inbound:
-    """A session's sequence until it is complete or given up, its given-up blocks from then on."""
+    """A session's sequence until it is complete or given up, its given-up blocks from then on.
+
+    ``prefiller_s`` is what the prefiller is known to have spent in its line and on steps.
+    """
 
     sequence: Sequence | None
     lead: str
     quarantined: list[int]
+    prefiller_s: float = 0.0
+    is_quiet: bool = False
 
 
 class Receiving:
@@ -149,7 +154,7 @@ class Receiving:
                 case Failed():
                     self._on_failed(event)
                 case Quiet():
-                    self._quiet.append(self._inbound.pop(event.session_id).quarantined)
+                    self._on_quiet(event)
                 case Quarantined():
                     log.warning(
                         "session %s: ranks %s cannot be heard; its blocks stay in quarantine",
@@ -218,6 +223,9 @@ class Receiving:
         inbound = self._inbound[session_id]
         inbound.quarantined = sequence.blocks.quarantine()
         inbound.sequence = None
+        if inbound.is_quiet:
+            self._quiet.append(self._inbound.pop(session_id).quarantined)
+            return
         self._sessions.cancel(session_id, now_s=self._clock.now_s())
         self._send(inbound.lead, CancelSession(session_id=session_id, reply_to=self._address))
 
@@ -240,7 +248,8 @@ class Receiving:
     # -- events --------------------------------------------------------------------------
 
     def _on_complete(self, event: Complete, now_s: float) -> None:
-        sequence = self._inbound.pop(event.session_id).sequence
+        inbound = self._inbound.pop(event.session_id)
+        sequence = inbound.sequence
         self.bytes_received += event.num_bytes
         if sequence is None:
             raise AssertionError(f"{event.session_id} completed after it was given up")
@@ -250,7 +259,8 @@ class Receiving:
         if len(self._awaiting_done) > MAX_AWAITING_DONE:
             del self._awaiting_done[next(iter(self._awaiting_done))]
         sequence.ledger.bytes_received += event.num_bytes
-        sequence.ledger.transfer_s += now_s - sequence.admitted_s
+        exposed_s = now_s - sequence.admitted_s - inbound.prefiller_s
+        sequence.ledger.transfer_s += max(0.0, exposed_s)
         self._complete.append(sequence)
 
     def _on_failed(self, event: Failed) -> None:
@@ -258,27 +268,44 @@ class Receiving:
         if inbound.sequence is not None:
             self._failed.append((inbound.sequence, event.reason))
 
+    def _on_quiet(self, event: Quiet) -> None:
+        inbound = self._inbound[event.session_id]
+        if inbound.sequence is None:
+            self._quiet.append(self._inbound.pop(event.session_id).quarantined)
+        else:
+            # Failed and quiet at once: the rank has yet to hear of the failure and give up.
+            inbound.is_quiet = True
+
     def _on_started(self, message: SessionStarted) -> None:
-        sequence = self._sequence_of(message.session_id)
+        sequence = self._account(message.session_id, message.queue_s)
         if sequence is not None:
             sequence.ledger.prefiller_cached_tokens += message.cached_tokens
             sequence.ledger.queue_s += message.queue_s
 
     def _on_done(self, message: SessionDone, now_s: float) -> None:
-        sequence = self._sequence_of(message.session_id)
+        sequence = self._account(message.session_id, message.compute_s)
         if sequence is not None:
             sequence.ledger.prefill_s += message.compute_s
         self._awaiting_done.pop(message.session_id, None)
         self._sessions.on_done(message.session_id, now_s=now_s)
 
-    def _sequence_of(self, session_id: str) -> Sequence | None:
+    def _account(self, session_id: str, spent_s: float) -> Sequence | None:
+        """Take time that the prefiller spent out of what the transfer is blamed for."""
         inbound = self._inbound.get(session_id)
-        return inbound.sequence if inbound else self._awaiting_done.get(session_id)
+        if inbound is not None:
+            inbound.prefiller_s += spent_s
+            return inbound.sequence
+        sequence = self._awaiting_done.get(session_id)
+        if sequence is not None:
+            sequence.ledger.transfer_s = max(0.0, sequence.ledger.transfer_s - spent_s)
+        return sequence
 
     def _replica_for(self, sequence: Sequence) -> ReplicaInfo | None:
-        """The router's choice while it lives, else any other."""
-        chosen = self._replicas.get(sequence.submit.prefill_replica)
-        return chosen or next(iter(self._replicas.values()), None)
+        """The router's choice while it lives, else any other; none if the router had none."""
+        name = sequence.submit.prefill_replica
+        if not name:
+            return None
+        return self._replicas.get(name) or next(iter(self._replicas.values()), None)
 
 
 def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:

@@ -61,7 +61,7 @@ def choose_owners(
 def expected_bytes(target: CacheLayout, *, start: int, stop: int) -> int:
     """Return the destination bytes of tokens ``[start, stop)``, without any plan.
 
-    This is DESIGN section 4's ``(n-1-d) x layers x 2 x heads x dim x itemsize`` with
+    This is ``(n-1-d) x layers x 2 x heads x dim x itemsize`` with
     ``stop = n-1`` and ``start = d``.
     """
     return max(0, stop - start) * target.bytes_per_token()

@@ -42,3 +42,18 @@ def test_unknown_fields_are_refused() -> None:
 def test_engine_knobs_out_of_range_are_named(field: dict) -> None:
     with pytest.raises(ConfigError, match=next(iter(field))):
         EngineConfig(**field)
+
+
+@pytest.mark.parametrize(
+    ("asked", "checkpoint", "expected"),
+    [
+        ("auto", "bfloat16", "bfloat16"),
+        ("auto", "float32", "float32"),
+        ("auto", "float16", "float32"),
+        ("bfloat16", "float16", "bfloat16"),
+    ],
+)
+def test_auto_runs_a_checkpoint_without_losing_values(
+    asked: str, checkpoint: str, expected: str
+) -> None:
+    assert EngineConfig(dtype=asked).resolve_dtype(checkpoint) == expected

@@ -84,6 +84,29 @@ def test_without_a_prefiller_a_decode_rank_computes_and_counts_it() -> None:
     assert world.rank.counters.local_prefills == 1
 
 
+def test_a_full_pool_that_gives_up_a_cached_block_asks_for_its_tokens_elsewhere() -> None:
+    world = make(2, num_blocks=3)
+    prompt = PROMPT + list(range(100, 108))
+    world.run(world.submit(prompt, max_tokens=1))
+    # Every block is cached: the copy of the last one has no room, so 15 tokens are missing.
+    again = world.submit(prompt, max_tokens=1)
+    world.run(again)
+    ledger = world.last(again).ledger
+    assert ledger is not None
+    assert (ledger.cached_tokens, ledger.transferred_tokens, ledger.computed_tokens) == (32, 15, 1)
+    assert world.rank.counters.local_prefills == 0
+
+
+def test_a_router_without_a_prefiller_means_local_work_whatever_the_topology_says() -> None:
+    world = make(2)
+    request = world.submit(PROMPT, prefill_replica="")
+    world.run(request)
+    ledger = world.last(request).ledger
+    assert ledger is not None
+    assert (ledger.num_sessions, ledger.computed_tokens) == (0, len(PROMPT))
+    assert world.rank.counters.local_prefills == 1
+
+
 @pytest.mark.parametrize("tp", [0, 2])
 def test_preempted_sequences_go_on_as_if_nothing_had_happened(tp: int) -> None:
     config = EngineConfig(prefix_cache=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from headrace.core.launch import EngineConfig
@@ -139,3 +140,27 @@ def test_sessions_of_a_dead_decoder_are_dropped() -> None:
         world._turn_prefill(world.lead)
     assert not world.lead.has_work
     assert world.prefill_pool.is_idle
+
+
+def test_decoders_in_the_line_are_known_so_that_they_hear_of_life() -> None:
+    world = World(tp=2, prefill_blocks=4, network_script=NetworkScript(held_ranks={0, 1}))
+    world.submit([1] * 60)
+    world.submit([2] * 60)
+    for _ in range(3):
+        world.turn()
+    assert world.lead is not None
+    assert world.lead.num_waiting == 1
+    assert world.lead.waiting_peers == {"decode"}
+
+
+def test_a_session_that_cannot_be_sent_is_not_computed() -> None:
+    world = World(tp=1)
+    request = world.submit([1] * 60)
+    world._turn_decode()
+    (asked,) = [message for _, message in world.sent if isinstance(message, PrefillRequest)]
+    world.mail["prefill0"] = [msgspec.structs.replace(asked, block_ids=[0])]
+    world.run(request)
+    assert "blocks" in world.last(request).error
+    assert run_steps(world) == []
+    world.settle()
+    world.check_idle()

@@ -64,7 +64,7 @@ class ChunkWriter:
         return b"".join(parts)
 
     def usage(self, usage: Usage) -> bytes:
-        """Return the event after the last choice: no choices, and the usage (H31)."""
+        """Return the event after the last choice: no choices, and the usage."""
         return self._head + b'],"usage":' + _encode(usage.to_dict()) + b"}\n\n"
 
     def _first(self, index: int) -> bytes:
