@@ -17,7 +17,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Knobs of one rank's engine.
 
     Attributes:
-        dtype: ``auto`` takes the checkpoint's (float32 for float16); otherwise ``float32`` or ``bfloat16``.
+        dtype: ``float32``, ``bfloat16``, or ``auto``: the checkpoint's, see ``resolve_dtype``.
         exact: Canonical sums: results do not depend on the sharding, bit for bit.
         block_size: Tokens of a KV block; divides 128.
         kv_cache_mib: Size of the pool [MiB]; 0 sizes it for ``max_sequences`` full contexts,

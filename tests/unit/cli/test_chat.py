@@ -9,6 +9,7 @@ from headrace.cli import chat as chat_room
 from headrace.cli.chat import Place
 from headrace.cli.main import main
 from tests.support.cli_model import answer_without_engine, write_model
+from tests.support.cli_process import private_temporary_folder
 
 
 @pytest.fixture
@@ -56,7 +57,9 @@ def test_lines_of_a_pipe_are_turns_and_only_answers_are_printed(
 ) -> None:
     answer_without_engine(monkeypatch, tmp_path / "tiny")
     monkeypatch.setattr("sys.stdin", io.StringIO("good morning\n\nhow are you\n/quit\nunheard\n"))
-    assert main(["chat", str(write_model(tmp_path / "model"))]) == 0
+    # A folder of its own: what a dead deployment left elsewhere would be swept with a warning.
+    with private_temporary_folder(monkeypatch):
+        assert main(["chat", str(write_model(tmp_path / "model"))]) == 0
     assert capsys.readouterr() == ("good morning\nhow are you\n", "")
 
 
