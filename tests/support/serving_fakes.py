@@ -37,6 +37,7 @@ from headrace.serving.router.registry import Registry, RegistryConfig
 MODEL = "tiny"
 VOCAB_SIZE = 300
 EDGE = "ipc://edge"
+MAX_SEQUENCES = 64
 CONTEXT_TOKENS = 512
 
 
@@ -275,7 +276,12 @@ def make_stack(script: Script = hello, *, clock: Any = None, **config: Any) -> S
     engine.deliver = dispatcher.on_message
     front = Front(
         config=settings,
-        model=ServedModel(name=MODEL, vocab_size=VOCAB_SIZE, max_model_tokens=CONTEXT_TOKENS),
+        model=ServedModel(
+            name=MODEL,
+            vocab_size=VOCAB_SIZE,
+            max_model_tokens=CONTEXT_TOKENS,
+            max_sequences=MAX_SEQUENCES,
+        ),
         tokenizer=ByteTokenizer(),
         template=template,
         dispatcher=dispatcher,

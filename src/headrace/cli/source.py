@@ -84,7 +84,7 @@ def served_model(source: ModelSource, config: DeploymentConfig) -> ServedModel:
     """Return what the HTTP front must know of the model.
 
     Raises:
-        CheckpointError: A damaged ``generation_config.json``.
+        CheckpointError: A damaged ``generation_config.json``, or an impossible value in it.
     """
     generation = source.folder / "generation_config.json"
     limit = config.engine.max_model_tokens
@@ -94,6 +94,7 @@ def served_model(source: ModelSource, config: DeploymentConfig) -> ServedModel:
         vocab_size=source.config.vocab_size,
         created_s=int((source.folder / "config.json").stat().st_mtime),
         max_model_tokens=min(limit, positions) if limit else positions,
+        max_sequences=config.engine.max_sequences,
         defaults=SamplingDefaults.from_generation_config(
             read_json(generation) if generation.exists() else {}
         ),

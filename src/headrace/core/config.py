@@ -23,8 +23,10 @@ def load_toml(path: Path) -> dict[str, Any]:
             return tomllib.load(file)
     except FileNotFoundError as error:
         raise ConfigError(f"{path}: no such file") from error
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from error
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
 
 
 def build(kind: type[T], data: Mapping[str, Any], *, where: str) -> T:

@@ -6,11 +6,22 @@ a command line or in the environment.
 
 from __future__ import annotations
 
+import math
+
 import msgspec
 from msgspec import Struct
 
 from headrace.core.errors import ConfigError
 from headrace.core.sharding import Role, Sharding
+
+# The smallest value of each whole number; 0 leaves the choice to us where it is allowed.
+_LEAST = {
+    "kv_cache_mib": 0,
+    "max_model_tokens": 0,
+    "max_sequences": 1,
+    "max_step_tokens": 1,
+    "threads": 0,
+}
 
 
 class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,9 +63,13 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ConfigError(f"dtype={self.dtype!r}: expected auto, float32 or bfloat16")
         if not 0.0 < self.pinned_fraction <= 1.0:
             raise ConfigError(f"pinned_fraction={self.pinned_fraction}: expected in (0, 1]")
-        for name in ("max_sequences", "max_step_tokens"):
-            if getattr(self, name) < 1:
-                raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
+        for name, least in _LEAST.items():
+            # Beyond 32 bits the number would fit no message to a rank, and none is meant.
+            if not least <= getattr(self, name) < 2**31:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected {least} to {2**31 - 1}")
+        for name in ("collective_timeout_s", "session_timeout_s", "heartbeat_s"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected seconds above 0")
 
     def resolve_dtype(self, checkpoint_dtype: str) -> str:
         """Return the dtype to run a checkpoint in: ``float32`` or ``bfloat16``.

@@ -47,6 +47,8 @@ class Tokenizer:
             raise CheckpointError(
                 f"{folder}: no tokenizer.json; copy it from the model's release"
             ) from error
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {error.strerror}") from error
         except UnicodeDecodeError as error:
             raise CheckpointError(f"{path}: not UTF-8 text: {error}") from error
         return cls.from_json(text, where=str(path))
@@ -82,7 +84,10 @@ class Tokenizer:
             add_special_tokens: Let the tokenizer add its own, e.g. a BOS; a rendered chat
                 template already holds them, a plain completion prompt does not.
         """
-        return self._backend.encode(text, add_special_tokens=add_special_tokens).ids
+        # The batch call, unlike the single one, releases the GIL: in a worker thread a long text
+        # leaves the event loop running. It also keeps no offsets, which nobody asks for.
+        batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+        return batch[0].ids
 
     def token_id(self, text: str) -> int | None:
         """Return the id of the token written exactly so (``<think>``), or None."""

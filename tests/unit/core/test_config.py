@@ -51,3 +51,12 @@ def test_toml_errors_name_the_file(tmp_path: Path) -> None:
         load_toml(bad)
     bad.write_text("a = 1")
     assert load_toml(bad) == {"a": 1}
+
+
+def test_what_is_no_toml_file_at_all_is_refused_like_bad_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load_toml(tmp_path)
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"a = '\xff\xfe'")
+    with pytest.raises(ConfigError, match=r"binary\.toml: not valid TOML"):
+        load_toml(binary)

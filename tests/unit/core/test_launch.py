@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from headrace.core.errors import ConfigError
@@ -37,7 +39,19 @@ def test_unknown_fields_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "field", [{"pinned_fraction": 0.0}, {"max_sequences": 0}, {"max_step_tokens": 0}]
+    "field",
+    [
+        {"pinned_fraction": 0.0},
+        {"max_sequences": 0},
+        {"max_step_tokens": 0},
+        {"max_model_tokens": -1},
+        {"threads": -1},
+        {"kv_cache_mib": -1},
+        {"kv_cache_mib": 2**64},
+        {"heartbeat_s": 0.0},
+        {"collective_timeout_s": math.nan},
+        {"session_timeout_s": math.inf},
+    ],
 )
 def test_engine_knobs_out_of_range_are_named(field: dict) -> None:
     with pytest.raises(ConfigError, match=next(iter(field))):

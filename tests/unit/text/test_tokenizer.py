@@ -1,6 +1,8 @@
 """Token ids are byte strings: encoding loses nothing, and bad files are named in one line."""
 
+import sys
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 from hypothesis import given
@@ -108,3 +110,33 @@ def test_an_unusable_file_is_refused_in_one_line(tmp_path: Path, content: bytes,
         Tokenizer.open(tmp_path)
     assert "tokenizer.json" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_unreadable_file_is_refused(tmp_path: Path):
+    (tmp_path / "tokenizer.json").mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read: Is a directory"):
+        Tokenizer.open(tmp_path)
+
+
+def test_other_threads_run_while_a_long_text_is_encoded():
+    # A thread that holds the GIL is asked to give it up after this long; never, in this test.
+    interval_s = sys.getswitchinterval()
+    is_going, has_run, is_encoding = Event(), Event(), Event()
+
+    def other() -> None:
+        is_going.set()
+        is_encoding.wait()
+        has_run.set()
+
+    thread = Thread(target=other)
+    thread.start()
+    is_going.wait()
+    sys.setswitchinterval(60.0)
+    try:
+        is_encoding.set()
+        TOKENIZER.encode("a " * 200_000)
+        was_run = has_run.is_set()
+    finally:
+        sys.setswitchinterval(interval_s)
+        thread.join()
+    assert was_run

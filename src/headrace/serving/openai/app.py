@@ -164,7 +164,9 @@ class _Routes:
         self, body: ChatBody | CompletionBody, prompts: list[list[int]], *, inbox: Inbox
     ) -> None:
         front = self._front
-        n = num_choices(body, limit=max(1, front.config.max_choices // len(prompts)))
+        most = max(1, front.config.max_choices // len(prompts))
+        # All choices of a prompt share its KV, so one decode rank runs them.
+        n = num_choices(body, limit=min(most, front.model.max_sequences or most))
         if n * len(prompts) > front.config.max_choices:
             raise RequestError(
                 f"{len(prompts)} prompts: expected at most {front.config.max_choices}",

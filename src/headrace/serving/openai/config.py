@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -72,7 +73,7 @@ class SamplingDefaults(Struct, frozen=True, kw_only=True):
         """Read the sampling keys of a ``generation_config.json``; other keys are not ours.
 
         Raises:
-            CheckpointError: A value that is not a number.
+            CheckpointError: A value that is not a number, or no possible one.
         """
         values: dict[str, Any] = {}
         for name in SamplingDefaults.__struct_fields__:
@@ -84,9 +85,20 @@ class SamplingDefaults(Struct, frozen=True, kw_only=True):
                     f"generation_config.json: {name}={value!r}: expected a number"
                 )
             values[name] = int(value) if name == "top_k" else float(value)
+            if not _is_possible(name, values[name]):
+                raise CheckpointError(f"generation_config.json: {name}={value!r} cannot be")
         if data.get("do_sample") is False:
             values["temperature"] = 0.0
         return SamplingDefaults(**values)
+
+
+def _is_possible(name: str, value: float) -> bool:
+    # What a request may ask for, so that no default is worse than any request.
+    if not math.isfinite(value):
+        return False
+    if name in ("top_p", "min_p"):
+        return 0.0 <= value <= 1.0 and (value > 0.0 or name == "min_p")
+    return {"temperature": value >= 0.0, "repetition_penalty": value > 0.0}.get(name, value >= -1)
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
@@ -97,6 +109,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
         vocab_size: Token ids lie below this (rows of the output head, not of the tokenizer).
         created_s: Unix time shown in ``/v1/models`` [s].
         max_model_tokens: Prompt plus output at most [tokens]; 0 takes the replicas' limit.
+        max_sequences: Sequences that one decode rank holds, and ``n`` at most; 0 is unknown.
         defaults: Sampling values for fields that a request leaves out.
     """
 
@@ -104,4 +117,5 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     vocab_size: int
     created_s: int = 0
     max_model_tokens: int = 0
+    max_sequences: int = 0
     defaults: SamplingDefaults = SamplingDefaults()

@@ -36,7 +36,9 @@ def error_body(
 
 def error_response(error: RequestError, *, headers: Mapping[str, str] | None = None) -> Response:
     """Return the HTTP answer to a refused request."""
-    body = error_body(str(error), status=error.status, param=error.param, code=error.code)
+    # Every 400 has a code for machines, the commonest unless the refusal names another.
+    code = error.code or ("invalid_value" if error.status == 400 else None)
+    body = error_body(str(error), status=error.status, param=error.param, code=code)
     extra = dict(headers or {})
     if error.status == 503:
         extra["Retry-After"] = _RETRY_AFTER_S

@@ -13,6 +13,7 @@ from headrace.core.messages import Output, Outputs, Submit
 from headrace.core.requests import FinishReason
 from tests.support.serving_fakes import (
     CONTEXT_TOKENS,
+    MAX_SEQUENCES,
     MODEL,
     VOCAB_SIZE,
     ManualClock,
@@ -316,3 +317,18 @@ async def test_an_overloaded_server_says_when_to_come_back() -> None:
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
     stack.front.dispatcher.fail_all("done")
     assert (await first).status_code == 503
+
+
+async def test_more_choices_than_a_decode_rank_holds_are_refused_at_the_edge() -> None:
+    stack = make_stack()
+    refused = await stack.chat(n=MAX_SEQUENCES + 1)
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "n"
+    assert (await stack.chat(n=MAX_SEQUENCES)).status_code == 200
+
+
+async def test_every_refused_request_has_a_code() -> None:
+    stack = make_stack()
+    for refused in (await stack.chat(messages=[]), await stack.complete([])):
+        assert refused.status_code == 400
+        assert refused.json()["error"]["code"] == "invalid_value"

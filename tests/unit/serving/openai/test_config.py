@@ -42,3 +42,12 @@ def test_a_greedy_checkpoint_is_sampled_greedily() -> None:
 def test_a_sampling_value_that_is_no_number_is_named(value: object) -> None:
     with pytest.raises(CheckpointError, match="temperature"):
         SamplingDefaults.from_generation_config({"temperature": value})
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"temperature": -3}, {"top_p": 7}, {"top_p": 0}, {"min_p": -0.5}, {"repetition_penalty": 0}],
+)
+def test_defaults_that_no_request_could_ask_for_are_refused(data: dict[str, float]) -> None:
+    with pytest.raises(CheckpointError, match=f"{next(iter(data))}.* cannot be"):
+        SamplingDefaults.from_generation_config(data)
