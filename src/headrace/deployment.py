@@ -92,8 +92,7 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:
             raise ConfigError(
-                f"transport={self.transport!r}: expected one of {', '.join(TRANSPORTS)}; "
-                f"{suggest(self.transport, list(TRANSPORTS))}"
+                f"transport={self.transport!r}: expected one of {', '.join(TRANSPORTS)}"
             )
         if (self.prefill is None) != (self.decode is None):
             given, missing = ("prefill", "decode") if self.prefill else ("decode", "prefill")
@@ -198,6 +197,8 @@ def parse_sharding(text: str, *, where: str) -> dict[str, int]:
         if key.strip() not in ReplicaConfig.__struct_fields__:
             hint = suggest(key.strip(), list(ReplicaConfig.__struct_fields__))
             raise ConfigError(f"{where} {text!r}: unknown key {key.strip()!r}; {hint}")
+        if key.strip() in sizes:
+            raise ConfigError(f"{where} {text!r}: {key.strip()} is given twice")
         sizes[key.strip()] = int(value)
     return sizes
 

@@ -159,6 +159,11 @@ def test_what_is_no_pair_is_refused_with_an_example(text: str) -> None:
         parse_sharding(text, where="--prefill")
 
 
+def test_a_size_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="tp is given twice"):
+        parse_sharding("tp=1,tp=2", where="--prefill")
+
+
 def test_every_engine_block_size_must_divide_a_tile() -> None:
     with pytest.raises(ConfigError, match="engine block_size=0: expected a divisor"):
         DeploymentConfig(engine=EngineConfig(block_size=0))

@@ -46,11 +46,13 @@ System = Annotated[
     typer.Option(metavar="TEXT", help="Instructions before the conversation.", show_default=False),
 ]
 MaxTokens = Annotated[
-    int | None, typer.Option(metavar="TOKENS", help="Longest answer.", show_default=False)
+    int | None, typer.Option(metavar="TOKENS", min=1, help="Longest answer.", show_default=False)
 ]
 Temperature = Annotated[
     float | None,
-    typer.Option(metavar="NUMBER", help="0 is greedy; by default the model's.", show_default=False),
+    typer.Option(
+        metavar="NUMBER", min=0.0, help="0 is greedy; by default the model's.", show_default=False
+    ),
 ]
 Seed = Annotated[
     int | None,

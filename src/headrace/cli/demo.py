@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 PROMPT = "Tell me a story about a little fox."
 
 Prompt = Annotated[str, typer.Argument(metavar="PROMPT", help="What to say to the model.")]
-MaxTokens = Annotated[int, typer.Option(metavar="TOKENS", help="Longest answer.")]
+MaxTokens = Annotated[int, typer.Option(metavar="TOKENS", min=1, max=8000, help="Longest answer.")]
 Seed = Annotated[int, typer.Option(metavar="NUMBER", help="Another seed, another answer.")]
 
 

@@ -54,8 +54,17 @@ Decode = Annotated[
         "rank's heads (planned here, not yet served).",
     ),
 ]
+# Far above any context; a plan's arrays grow with it.
+MAX_TOKENS = 10_000_000
+
 Tokens = Annotated[
-    int, typer.Option(metavar="TOKENS", help="Prompt length; the last token is never sent.")
+    int,
+    typer.Option(
+        metavar="TOKENS",
+        min=1,
+        max=MAX_TOKENS,
+        help="Prompt length; the last token is never sent.",
+    ),
 ]
 Start = Annotated[
     int, typer.Option(metavar="TOKENS", help="Tokens that the decoder has cached already.")

@@ -60,7 +60,7 @@ MaxTokens = Annotated[
     int, typer.Option(metavar="TOKENS", min=1, help="Output of each.", rich_help_panel=_WHAT)
 ]
 Seed = Annotated[
-    int, typer.Option(metavar="NUMBER", help="Of the sampled half.", rich_help_panel=_WHAT)
+    int, typer.Option(metavar="NUMBER", min=0, help="Of the sampled half.", rich_help_panel=_WHAT)
 ]
 Json = Annotated[
     Path | None,

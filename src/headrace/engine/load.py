@@ -77,7 +77,7 @@ def _replay(
     spec: LaunchSpec, config: ModelConfig, *, heads: range, eos_token_ids: tuple[int, ...]
 ) -> ReplayBackend:
     return ReplayBackend(
-        load_scripts(Path(spec.model.removeprefix(PREFIX))),
+        load_scripts(Path(spec.model.removeprefix(PREFIX)), vocab_size=config.vocab_size),
         vocab_size=config.vocab_size,
         eos_token_id=eos_token_ids[0],
         # Ids up to 2**24 are whole numbers in float32: a wrong transfer shows.

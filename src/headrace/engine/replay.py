@@ -34,7 +34,7 @@ class Script(Struct, frozen=True, forbid_unknown_fields=True):
     match: list[int] = []
 
 
-def load_scripts(path: Path) -> list[Script]:
+def load_scripts(path: Path, *, vocab_size: int) -> list[Script]:
     """Read a replay file, or raise ``CheckpointError`` with the line at fault."""
     if not path.is_file():
         raise CheckpointError(f"{path}: no such replay file; expected JSON lines of token ids")
@@ -43,11 +43,17 @@ def load_scripts(path: Path) -> list[Script]:
         if not line.strip():
             continue
         try:
-            scripts.append(msgspec.json.decode(line, type=Script))
+            script = msgspec.json.decode(line, type=Script)
         except msgspec.MsgspecError as error:
             raise CheckpointError(
                 f'{path}:{number}: expected {{"tokens": [ids]}}, got: {error}'
             ) from error
+        strange = [one for one in script.tokens if not 0 <= one < vocab_size]
+        if strange:
+            raise CheckpointError(
+                f"{path}:{number}: token {strange[0]}: expected ids from 0 to {vocab_size - 1}"
+            )
+        scripts.append(script)
     if not scripts:
         raise CheckpointError(f"{path}: holds no script; expected at least one JSON line")
     return scripts
@@ -127,8 +133,7 @@ class ReplayBackend:
     def _next_token(self, row: Row) -> int:
         script = self._script(row)
         index = row.start + len(row.token_ids) - row.num_prompt_tokens
-        token = script.tokens[index] if index < len(script.tokens) else self._eos
-        return token if 0 <= token < self.vocab_size else self._eos
+        return script.tokens[index] if index < len(script.tokens) else self._eos
 
     def _script(self, row: Row) -> Script:
         if self._in_turn and not self._matching:

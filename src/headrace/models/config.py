@@ -20,6 +20,9 @@ ARCHITECTURES = {"Qwen3MoeForCausalLM": "qwen3_moe", "Qwen3ForCausalLM": "qwen3"
 
 _DEFAULT_ROPE_THETA = 10000.0
 
+# Ten times the deepest release: what is beyond is a damaged file, not a model.
+MAX_LAYERS = 1000
+
 
 class YarnConfig(Struct, frozen=True, kw_only=True):
     """YaRN context extension, as the checkpoint asks for it.
@@ -250,6 +253,10 @@ def _refuse_unsupported(data: Mapping[str, Any], where: str) -> None:
 
 def _experts(reader: _Reader, architecture: str) -> dict[str, Any]:
     num_layers = reader.size("num_hidden_layers")
+    if num_layers > MAX_LAYERS:
+        raise CheckpointError(
+            f"{reader.where}: num_hidden_layers={num_layers}: expected at most {MAX_LAYERS}"
+        )
     if architecture == "qwen3":
         return {"dense_layers": tuple(range(num_layers))}
     step = reader.size("decoder_sparse_step", default=1)

@@ -107,6 +107,7 @@ def test_cache_schema_has_an_entry_a_layer() -> None:
         ({"num_experts": None}, ("num_experts or num_local_experts", "missing")),
         ({"vocab_size": "many"}, ("vocab_size='many'", "whole number")),
         ({"num_hidden_layers": 0}, ("num_hidden_layers=0", "at least 1")),
+        ({"num_hidden_layers": 10**12}, ("num_hidden_layers=1000000000000", "at most 1000")),
         ({"rms_norm_eps": -1}, ("rms_norm_eps=-1", "positive")),
         ({"norm_topk_prob": "yes"}, ("norm_topk_prob='yes'", "true or false")),
         ({"mlp_only_layers": 3}, ("mlp_only_layers=3", "layer indices")),
