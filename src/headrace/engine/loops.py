@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from headrace.core.clock import Clock
@@ -46,6 +47,23 @@ class Loop(Protocol):
         ...
 
 
+def _run_until(
+    is_stopping: Callable[[], bool],
+    *,
+    turn: Callable[[], None],
+    take_messages: Callable[[], None],
+) -> None:
+    """Turn until told to stop; a collective that fails because peers left then is no error."""
+    try:
+        while not is_stopping():
+            turn()
+    except ReplicaError:
+        # On a shutdown the peers may have left while this rank was inside a collective.
+        take_messages()
+        if not is_stopping():
+            raise
+
+
 class DecodeLoop:
     """Runs a decode or mono rank.
 
@@ -81,15 +99,8 @@ class DecodeLoop:
         self._is_stopping = False
 
     def run(self) -> None:
-        """Work until ``Shutdown``; a collective that fails because peers left then is no error."""
-        try:
-            while not self._is_stopping:
-                self._turn()
-        except ReplicaError:
-            # On a shutdown the peers may have left while this rank was inside a collective.
-            self._take_messages()
-            if not self._is_stopping:
-                raise
+        """Work until ``Shutdown``."""
+        _run_until(lambda: self._is_stopping, turn=self._turn, take_messages=self._take_messages)
 
     def _turn(self) -> None:
         self._take_messages()
@@ -167,14 +178,8 @@ class PrefillLoop:
         self._is_stopping = False
 
     def run(self) -> None:
-        """Work until ``Shutdown``; see ``DecodeLoop.run``."""
-        try:
-            while not self._is_stopping:
-                self._turn()
-        except ReplicaError:
-            self._take_messages()
-            if not self._is_stopping:
-                raise
+        """Work until ``Shutdown``."""
+        _run_until(lambda: self._is_stopping, turn=self._turn, take_messages=self._take_messages)
 
     def _turn(self) -> None:
         self._take_messages()
