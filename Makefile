@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
-UNIT   := $(PYTEST) -n $(strip $(JOBS)) --ignore=tests/integration
+UNIT   := $(PYTEST) -n $(strip $(JOBS)) tests/unit src/headrace tools
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo fix check test test-all test-gpu test-multi bench size clean
