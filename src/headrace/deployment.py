@@ -92,7 +92,8 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:
             raise ConfigError(
-                f"transport={self.transport!r}: expected one of {', '.join(TRANSPORTS)}"
+                f"transport={self.transport!r}: expected one of {', '.join(TRANSPORTS)}; "
+                f"{suggest(self.transport, list(TRANSPORTS))}"
             )
         if (self.prefill is None) != (self.decode is None):
             given, missing = ("prefill", "decode") if self.prefill else ("decode", "prefill")
