@@ -6,12 +6,13 @@ Shape letters: T = tokens of the step    L = rows that yield logits    H = hidde
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from headrace.comm.canonical import all_reduce_subtrees
+from headrace.comm.canonical import all_reduce_root
 from headrace.comm.dispatch import AllToAllExchange, ReplicatedExchange
 from headrace.comm.group import Group
 from headrace.core.launch import LaunchSpec
@@ -126,7 +127,7 @@ def load_model(
 def _reduce(spec: LaunchSpec, group: Group) -> AttentionReduce:
     if spec.role is not Role.PREFILL or group.size == 1:
         return no_reduce
-    return lambda partial_TH: all_reduce_subtrees(group, partial_TH.unsqueeze(1))
+    return partial(all_reduce_root, group)
 
 
 def _exchange(config: ModelConfig, spec: LaunchSpec, group: Group) -> ExpertExchange:
