@@ -39,6 +39,18 @@ class Message(Struct, kw_only=True, tag=True):
 # -- edge to decode rank ---------------------------------------------------------------------
 
 
+class Resumed(Struct, frozen=True, kw_only=True):
+    """A choice that goes on where its client already is, after its decode rank was lost.
+
+    Attributes:
+        choice: Index among the request's choices.
+        output_ids: Output tokens that the client has; the next one sampled follows them.
+    """
+
+    choice: int
+    output_ids: list[int]
+
+
 class Submit(Message):
     """A validated request for a decode or mono rank.
 
@@ -52,6 +64,9 @@ class Submit(Message):
         ordinal: Running number of the request at its edge (the replay back end plays by it).
         deadline_s: Seconds without progress after which a transfer is given up.
         trace: Send raw logits and KV digests along (``verify`` compares deployments by them).
+        resumed: Choices still unfinished when the request's last rank was lost, with what their
+            clients have of them; the others are over. Empty for a new request.
+        num_retries: How often the request was begun again, wherever the fault was.
     """
 
     request_id: str
@@ -63,6 +78,8 @@ class Submit(Message):
     ordinal: int = 0
     deadline_s: float = 30.0
     trace: bool = False
+    resumed: list[Resumed] = []
+    num_retries: int = 0
 
 
 class Abort(Message):
@@ -161,12 +178,16 @@ class SessionQuiet(Message):
 
 
 class SessionFailed(Message):
-    """One prefill rank could not do its part; it is quiet too, or says so separately."""
+    """One prefill rank could not do its part; it is quiet too, or says so separately.
+
+    ``is_final`` says that no other replica of its kind could do better: a retry is in vain.
+    """
 
     session_id: str
     rank: int
     generation: int
     reason: str
+    is_final: bool = False
 
 
 class SessionStarted(Message):
@@ -235,16 +256,26 @@ class RankInfo(Struct, frozen=True, kw_only=True):
 
 
 class ReplicaInfo(Struct, frozen=True, kw_only=True):
-    """One replica as the topology knows it; ``ranks`` in rank order."""
+    """One replica as the topology knows it.
+
+    Attributes:
+        name: Unique in the deployment.
+        role: What it does.
+        sharding: How it is split.
+        ranks: In rank order, every rank whose generation may still write somewhere. A rank that
+            is missing, or listed under a later generation, is known to be quiet for good.
+        is_up: All ranks are there and may be given work; False while the replica re-forms.
+    """
 
     name: str
     role: Role
     sharding: Sharding
     ranks: list[RankInfo]
+    is_up: bool = True
 
 
 class Topology(Message):
-    """All live replicas; replaces what was known before."""
+    """All replicas; replaces what was known before."""
 
     replicas: list[ReplicaInfo]
 
@@ -316,6 +347,30 @@ class Failed(Message):
     is_user_error: bool = False
 
 
+class Broken(Message):
+    """A rank left its generation because its group broke; it waits for ``Reform``.
+
+    It holds its weights, and nothing of the generation any more: no mapping, no session.
+    ``missing`` are the ranks that it waited for in vain, when it knows them.
+    """
+
+    replica: str
+    rank: int
+    generation: int
+    error: str
+    missing: list[int] = []
+
+
+class Reform(Message):
+    """Supervisor to a surviving rank: leave your generation, keep the weights, be ``generation``.
+
+    The rank closes all that belongs to the old generation, opens what belongs to the new one and
+    says ``Ready`` under it, which proves that the old one will never write again.
+    """
+
+    generation: int
+
+
 class Shutdown(Message):
     """Finish the step at hand and leave, releasing everything."""
 
@@ -339,5 +394,7 @@ AnyMessage = (
     | Heartbeat
     | Wake
     | Failed
+    | Broken
+    | Reform
     | Shutdown
 )
