@@ -27,7 +27,7 @@ class Usage:
         """Count one output of choice ``index``."""
         self.completion_tokens += len(output.token_ids)
         ledger = output.ledger
-        if ledger is None:
+        if ledger is None or output.finish_reason is None:
             return
         self._reasoning_tokens += ledger.reasoning_tokens
         # Choices of a prompt share its KV: the first one's ledger says what was found.
