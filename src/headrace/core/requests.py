@@ -71,6 +71,8 @@ class Ledger(Struct, kw_only=True):
     that compute did not hide.
     Prompt tokens = ``cached_tokens + transferred_tokens + computed_tokens`` of the first pass;
     what a preemption or a dead replica made necessary again is in ``recomputed_tokens``.
+    ``num_retries`` says how often a fault had the sequence begin again; decode time that a rank
+    took along when it died is not known.
     """
 
     queue_s: float = 0.0
@@ -88,5 +90,6 @@ class Ledger(Struct, kw_only=True):
     bytes_received: int = 0
     num_sessions: int = 0
     num_preemptions: int = 0
+    num_retries: int = 0
     prefill_replica: str = ""
     decode_rank: int = 0
