@@ -142,6 +142,7 @@ def _make_server(
         max_backlog=serving.max_backlog,
         deadline_s=serving.deadline_s,
     )
+    metrics.further.append(cluster.counters)
     template = ChatTemplate.open(source.folder)
     front = Front(
         config=serving,
