@@ -39,5 +39,6 @@ def decode_counters(counters: DecodeCounters, receiving: Receiving | None) -> di
         "headrace_steps_total": counters.steps,
         "headrace_local_prefills_total": counters.local_prefills,
         "headrace_preemptions_total": counters.preemptions,
+        "headrace_session_retries_total": counters.retries,
         "headrace_sequences_ended_total": counters.ended,
     }
