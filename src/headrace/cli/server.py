@@ -18,7 +18,7 @@ from headrace.serving.openai.app import Front, create_app
 from headrace.serving.openai.dispatcher import Dispatcher
 from headrace.serving.openai.metrics import ServingMetrics
 from headrace.serving.openai.server import HttpServer
-from headrace.serving.router.registry import Registry, RegistryConfig
+from headrace.serving.router.registry import Registry
 from headrace.text.chat_template import ChatTemplate
 from headrace.text.tokenizer import Tokenizer
 
@@ -132,7 +132,7 @@ def _make_server(
     config: DeploymentConfig, source: ModelSource, cluster: RunningCluster
 ) -> RunningServer:
     serving, clock, metrics = config.serving, SystemClock(), ServingMetrics()
-    registry = Registry(RegistryConfig(), clock=clock)
+    registry = Registry(config.router, clock=clock)
     dispatcher = Dispatcher(
         cluster,
         registry,
@@ -141,6 +141,7 @@ def _make_server(
         max_requests=serving.max_requests,
         max_backlog=serving.max_backlog,
         deadline_s=serving.deadline_s,
+        max_retries=serving.max_retries,
     )
     template = ChatTemplate.open(source.folder)
     front = Front(

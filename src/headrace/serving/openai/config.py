@@ -26,7 +26,10 @@ class ServingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         max_backlog: Outputs of one request that may wait for a slow reader before it is aborted.
         max_prompt_tokens: Longest prompt [tokens]; 0 takes the replicas' limit.
         executor_chars: Prompts longer than this are tokenized in a worker thread [characters].
-        deadline_s: Transfer time without progress after which a request is given up [s].
+        deadline_s: Transfer time without progress after which a request is given up, and longest
+            wait of a request that lost its decode rank for a replica to be up [s].
+        max_retries: Times that a request is begun again after a rank was lost; then it ends with
+            an error.
         shutdown_s: Time that open streams get to end when the server stops [s].
     """
 
@@ -42,6 +45,7 @@ class ServingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_prompt_tokens: int = 0
     executor_chars: int = 8192
     deadline_s: float = 30.0
+    max_retries: int = 2
     shutdown_s: float = 3.0
 
     def __post_init__(self) -> None:
@@ -52,6 +56,11 @@ class ServingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         for name in ("max_body_mib", "max_requests", "max_choices", "max_backlog"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")
+        if self.max_retries < 0:
+            raise ConfigError(f"max_retries={self.max_retries}: expected 0 or more")
+        for name in ("deadline_s", "shutdown_s"):
+            if not getattr(self, name) > 0.0:
+                raise ConfigError(f"{name}={getattr(self, name)}: expected more than 0 seconds")
 
 
 class SamplingDefaults(Struct, frozen=True, kw_only=True):

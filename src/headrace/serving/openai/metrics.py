@@ -6,6 +6,7 @@ Names, all prefixed ``headrace_``:
     finished_total{reason}               sequences ended: stop, length, abort, error
     requests_in_flight                   requests sent to a decode rank and not over
     aborts_total                         requests given up because their client left
+    retries_total                        requests begun again after their decode rank was lost
     late_outputs_total                   outputs that came after their request was over
     prompt_tokens_total{source}          cached, transferred, computed, recomputed
     output_tokens_total                  tokens sent to clients
@@ -56,6 +57,7 @@ class ServingMetrics:
         self.itl = Histogram()
         self.stages = {name: Histogram() for name in ("queue", "prefill", "transfer", "decode")}
         self.num_aborts = 0
+        self.num_retries = 0
         self.num_late_outputs = 0
         self.num_output_tokens = 0
         self.num_reasoning_tokens = 0
@@ -130,6 +132,7 @@ def _edge(m: ServingMetrics) -> Iterable[Metric]:
     yield _counter("output_tokens", "Tokens sent to clients", m.num_output_tokens)
     yield _counter("reasoning_tokens", "Output tokens of reasoning", m.num_reasoning_tokens)
     yield _counter("aborts", "Requests whose client left", m.num_aborts)
+    yield _counter("retries", "Requests begun again after a loss", m.num_retries)
     yield _counter("late_outputs", "Outputs of requests that were over", m.num_late_outputs)
     yield _counter("preemptions", "Sequences whose blocks were taken", m.num_preemptions)
     yield _counter("transfer_bytes", "KV bytes received", m.num_transfer_bytes)
