@@ -326,11 +326,17 @@ class World:
             case _:
                 raise AssertionError(message)
 
-    def heartbeat(self, rank: int, progress: int) -> None:
+    def heartbeat(self, rank: int, progress: int, **counters: float) -> None:
         """Deliver a sign of life of a prefill rank."""
         info = RankInfo(rank=rank, generation=1, address=f"prefill{rank}")
         self.mail["decode"].append(
-            Heartbeat(replica="prefill", info=info, progress=progress, has_work=True)
+            Heartbeat(
+                replica="prefill",
+                info=info,
+                progress=progress,
+                has_work=True,
+                counters=counters,
+            )
         )
 
     def run(self, *request_ids: str, num_choices: int = 1, max_turns: int = 2000) -> None:

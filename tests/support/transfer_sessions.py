@@ -56,7 +56,9 @@ class Receiver:
         )
         self.sessions.on_failed(message, now_s=0.0)
 
-    def beat(self, rank: int, progress: int, *, now_s: float, generation: int = 0) -> None:
+    def beat(
+        self, rank: int, progress: int, *, now_s: float, generation: int = 0, where: str = ""
+    ) -> None:
         """Let one rank's heartbeat come."""
         self.sessions.on_heartbeat(
             REPLICA,
@@ -64,6 +66,7 @@ class Receiver:
             generation=generation or 100 + rank,
             progress=progress,
             now_s=now_s,
+            where=where,
         )
 
     def die(self, rank: int, *, now_s: float = 0.0) -> None:

@@ -84,6 +84,11 @@ class RunningCluster:
         """Where ranks send outputs: the ``reply_to`` of a request."""
         return self._open_control().address
 
+    def counters(self) -> dict[str, float]:
+        """Return what the edge's control socket counts, by Prometheus name; nothing when closed."""
+        counters = self._control.counters() if self._control is not None else {}
+        return {name.replace("headrace_", "headrace_edge_"): n for name, n in counters.items()}
+
     def open(self) -> None:
         """Check the shardings, then make the run folder and the control socket.
 

@@ -143,6 +143,7 @@ def _make_server(
         deadline_s=serving.deadline_s,
         max_retries=serving.max_retries,
     )
+    metrics.further.append(cluster.counters)
     template = ChatTemplate.open(source.folder)
     front = Front(
         config=serving,

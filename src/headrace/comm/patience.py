@@ -31,6 +31,11 @@ class Patience:
         """Whether the yields are used up: the time to look for peers that are gone."""
         return self._num_yields >= MAX_YIELDS
 
+    @property
+    def waited_s(self) -> float:
+        """Seconds since the yields were used up; 0 before."""
+        return time.monotonic() - self._started_s if self._started_s else 0.0
+
     def pause(self) -> bool:
         """Give the core away for a moment; False once the deadline has passed."""
         if self._num_yields < MAX_YIELDS:

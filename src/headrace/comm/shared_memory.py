@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+from collections.abc import Sequence
 from typing import NoReturn
 
 import torch
@@ -22,7 +23,7 @@ from torch import Tensor
 from headrace.comm import segment as seg
 from headrace.comm.group import check_word
 from headrace.comm.patience import Patience
-from headrace.core.errors import ConfigError, ReplicaError
+from headrace.core.errors import CollectiveError, ConfigError, ReplicaError
 
 DEFAULT_MAILBOX_BYTES = 1 << 20
 
@@ -201,15 +202,19 @@ class SharedMemoryGroup:
         patience, where = Patience(self._timeout_s), f"{_KINDS[kind]} (exchange {self._sequence})"
         while missing := self._missing():
             if patience.is_asleep:
-                self._look_for_leavers(missing, where)
+                self._look_for_leavers(missing, where, patience.waited_s)
             if not patience.pause():
-                self._fail(f"{where}: no {_names(missing)} after {self._timeout_s:g} s")
+                self._fail(
+                    f"{where}: no {_names(missing)} after {self._timeout_s:g} s",
+                    missing=missing,
+                    waited_s=patience.waited_s,
+                )
 
     def _missing(self) -> list[int]:
         words, sequence = self._segment.words, self._sequence
         return [rank for rank, line in self._peers if words[line] < sequence]
 
-    def _look_for_leavers(self, missing: list[int], where: str) -> None:
+    def _look_for_leavers(self, missing: list[int], where: str, waited_s: float) -> None:
         if self._segment.words[self._line + seg.STATE] == seg.LEFT:
             self._fail(f"{where}: rank {self._rank} itself was told to leave")
         gone = [rank for rank in missing if self._segment.is_gone(rank)]
@@ -219,7 +224,12 @@ class SharedMemoryGroup:
         if gone:
             waiting = [rank for rank in still if rank not in gone]
             others = f"; {_names(waiting)} not here either" if waiting else ""
-            self._fail(f"{where}: {_names(gone)} left the group{others}")
+            self._fail(
+                f"{where}: {_names(gone)} left the group{others}",
+                missing=still,
+                waited_s=waited_s,
+                because=f": {_names(gone)} left the group",
+            )
 
     def _await_joined(self, patience: Patience) -> None:
         words = self._segment.words
@@ -255,11 +265,21 @@ class SharedMemoryGroup:
             state = "closed" if self._is_closed else "broken"
             raise ReplicaError(f"rank {self._rank}: its group is {state}; open a new generation")
 
-    def _fail(self, message: str) -> NoReturn:
+    def _fail(
+        self, message: str, *, missing: Sequence[int] = (), waited_s: float = 0.0, because: str = ""
+    ) -> NoReturn:
         """Break the group for everyone, so that no other rank waits for this one."""
         self._is_broken = True
         self.abort()
-        raise ReplicaError(f"rank {self._rank} of {self.size}: {message}")
+        kind = self._segment.words[self._line + seg.KIND + (self._sequence & 1)]
+        raise CollectiveError(
+            f"rank {self._rank} of {self.size}: {message}",
+            collective=_KINDS[kind],
+            exchange=self._sequence,
+            missing=tuple(missing),
+            waited_s=waited_s,
+            because=because,
+        )
 
 
 class _Stream:

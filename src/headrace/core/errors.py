@@ -11,6 +11,7 @@
         SessionError           a session that ended early; names the rank
         IllegalPlanError       two cache layouts between which no plan exists
       ReplicaError             a rank died, hung or left its group
+        CollectiveError        ranks that did not come to a collective; names both
 
 Messages say what was expected, what came and what to do.
 """
@@ -89,3 +90,33 @@ class IllegalPlanError(TransferError):
 
 class ReplicaError(HeadraceError):
     """A rank died, hung, or did not reach a collective inside its deadline."""
+
+
+class CollectiveError(ReplicaError):
+    """A collective that cannot be finished.
+
+    Args:
+        message: What happened, for a reader who knows neither step nor layer.
+        collective: Its name.
+        exchange: Running number of the exchange in the group.
+        missing: Ranks that did not come; empty when all came but disagreed.
+        waited_s: How long they were waited for [s].
+        because: What is known of the missing, as the end of a sentence; may be empty.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        collective: str,
+        exchange: int,
+        missing: tuple[int, ...] = (),
+        waited_s: float = 0.0,
+        because: str = "",
+    ) -> None:
+        super().__init__(message)
+        self.collective = collective
+        self.exchange = exchange
+        self.missing = missing
+        self.waited_s = waited_s
+        self.because = because

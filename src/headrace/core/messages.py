@@ -313,7 +313,7 @@ class Heartbeat(Message):
         num_waiting: Requests not yet admitted.
         free_blocks: Blocks that can be handed out.
         total_blocks: Blocks of the pool.
-        counters: Monotonic counters, by Prometheus name.
+        counters: By Prometheus name; those that end in ``_total`` only grow.
     """
 
     replica: str

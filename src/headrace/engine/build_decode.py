@@ -12,6 +12,7 @@ from headrace.engine.emitter import Emitter
 from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import DecodeLoop
 from headrace.engine.parts import Parts
+from headrace.engine.rank_counters import decode_counters, part_counters
 from headrace.engine.receiving import Receiving
 from headrace.engine.stepper import Stepper
 from headrace.scheduler.admission import Limits
@@ -21,7 +22,7 @@ from headrace.text.tokenizer import Tokenizer
 def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
     """Return the loop of a decode or mono rank; what it opened closes with ``stack``."""
     spec, clock = parts.spec, SystemClock()
-    receiving = None
+    receiving, flight = None, parts.flight_log()
     if spec.role is Role.DECODE:
         receiving = Receiving(
             engine=parts.transfer,
@@ -31,11 +32,14 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
             send=parts.control.send,
             clock=clock,
             timeout_s=spec.engine.session_timeout_s,
+            flight=parts.flight,
+            on_deadline=flight.session_late,
         )
+        flight.sessions = receiving.waits
     rank = DecodeRank(
         config=spec.engine,
         pool=parts.pool,
-        stepper=Stepper(parts.loaded.backend),
+        stepper=Stepper(parts.loaded.backend, flight=parts.flight),
         receiving=receiving,
         emitter=Emitter(
             rank=spec.rank,
@@ -56,11 +60,14 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
     return DecodeLoop(
         rank=rank,
         control=parts.control,
-        lockstep=Lockstep(parts.group, lambda step: parts.tell_peers(Wake(step=step))),
+        lockstep=Lockstep(
+            parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
+        ),
         receiving=receiving,
         engine=parts.transfer if receiving is not None else None,
         pool=parts.pool,
         clock=clock,
+        flight=flight,
     )
 
 
@@ -76,11 +83,5 @@ def _decode_beat(parts: Parts, rank: DecodeRank, receiving: Receiving | None) ->
         num_waiting=rank.num_waiting,
         free_blocks=parts.pool.num_free,
         total_blocks=parts.layout.num_blocks,
-        counters={
-            "headrace_steps_total": counters.steps,
-            "headrace_local_prefills_total": counters.local_prefills,
-            "headrace_preemptions_total": counters.preemptions,
-            "headrace_sequences_ended_total": counters.ended,
-            "headrace_received_bytes_total": received,
-        },
+        counters={**part_counters(parts), **decode_counters(counters, receiving)},
     )

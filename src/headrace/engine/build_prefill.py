@@ -13,6 +13,7 @@ from headrace.core.sharding import split_range
 from headrace.engine.loops import PrefillLoop
 from headrace.engine.parts import Parts
 from headrace.engine.prefill import PrefillLead, PrefillWorker
+from headrace.engine.rank_counters import part_counters
 from headrace.transfer.sender import SendSessions
 
 
@@ -30,6 +31,7 @@ def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
             lead_address=parts.peer_address(0),
         ),
         send=parts.control.send,
+        flight=parts.flight,
     )
     lead = None
     if spec.rank == 0:
@@ -48,7 +50,13 @@ def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
         observe=lambda: _prefill_beat(parts, worker, lead),
         listeners=lambda: worker.peers | (lead.waiting_peers if lead is not None else set()),
     )
-    return PrefillLoop(worker=worker, lead=lead, control=parts.control, engine=parts.transfer)
+    return PrefillLoop(
+        worker=worker,
+        lead=lead,
+        control=parts.control,
+        engine=parts.transfer,
+        flight=parts.flight_log(),
+    )
 
 
 def source_layouts(layout: CacheLayout, tp_size: int) -> list[CacheLayout]:
@@ -71,5 +79,5 @@ def _prefill_beat(parts: Parts, worker: PrefillWorker, lead: PrefillLead | None)
         num_waiting=lead.num_waiting if lead is not None else 0,
         free_blocks=parts.pool.num_free,
         total_blocks=parts.layout.num_blocks,
-        counters={"headrace_steps_total": worker.steps},
+        counters={**part_counters(parts), "headrace_steps_total": worker.steps},
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from enum import IntEnum
 
 from headrace.comm.group import Group
+from headrace.core.flight import Flight
 
 
 class StepKind(IntEnum):
@@ -26,14 +27,18 @@ class Lockstep:
     Args:
         group: The replica's collectives.
         wake_peers: Sends ``Wake(step)`` to every other rank.
+        flight: Told of every step, before the ranks agree on it.
 
     Guarantees:
         All ranks return the same kind for the same step number, whoever woke the replica and
         however many did at once; a ``Wake`` for a step already taken is ignored.
     """
 
-    def __init__(self, group: Group, wake_peers: Callable[[int], None]) -> None:
+    def __init__(
+        self, group: Group, wake_peers: Callable[[int], None], *, flight: Flight | None = None
+    ) -> None:
         self._group = group
+        self._flight = flight or Flight()
         self._wake_peers = wake_peers
         self.step = 0
         self._is_awake = False
@@ -55,13 +60,16 @@ class Lockstep:
             ReplicaError: A rank did not come within the group's deadline.
         """
         if self._group.size == 1:
-            self.step += wish is not StepKind.IDLE
+            if wish is not StepKind.IDLE:
+                self._flight.enter_step(self.step)
+                self.step += 1
             return wish
         if not self._is_awake:
             if wish is StepKind.IDLE:
                 return wish
             self._wake_peers(self.step)
             self._is_awake = True
+        self._flight.enter_step(self.step)
         agreed = StepKind(max(self._group.agree(int(wish))))
         self.step += 1
         self._is_awake = agreed is not StepKind.IDLE

@@ -27,6 +27,7 @@ from headrace.core.messages import (
 )
 from headrace.core.sharding import Role
 from headrace.engine.decode import DecodeRank
+from headrace.engine.flight_log import FlightLog
 from headrace.engine.lockstep import Lockstep, StepKind
 from headrace.engine.prefill import PrefillLead, PrefillWorker
 from headrace.engine.receiving import Receiving
@@ -52,16 +53,20 @@ def _run_until(
     *,
     turn: Callable[[], None],
     take_messages: Callable[[], None],
+    flight: FlightLog | None,
 ) -> None:
     """Turn until told to stop; a collective that fails because peers left then is no error."""
     try:
         while not is_stopping():
             turn()
-    except ReplicaError:
+    except ReplicaError as error:
         # On a shutdown the peers may have left while this rank was inside a collective.
         take_messages()
-        if not is_stopping():
-            raise
+        if is_stopping():
+            return
+        if flight is not None:
+            error.args = (flight.leave(error),)
+        raise
 
 
 class DecodeLoop:
@@ -75,6 +80,7 @@ class DecodeLoop:
         engine: The transfer engine, for its wake-up descriptor; None in ``mono``.
         pool: Its blocks, checked whenever the rank falls idle.
         clock: Time.
+        flight: Writes where the rank was when a collective failed.
     """
 
     def __init__(
@@ -87,8 +93,10 @@ class DecodeLoop:
         engine: TransferEngine | None,
         pool: BlockPool,
         clock: Clock,
+        flight: FlightLog | None = None,
     ) -> None:
         self._rank = rank
+        self._flight = flight
         self._control = control
         self._lockstep = lockstep
         self._receiving = receiving
@@ -100,7 +108,12 @@ class DecodeLoop:
 
     def run(self) -> None:
         """Work until ``Shutdown``."""
-        _run_until(lambda: self._is_stopping, turn=self._turn, take_messages=self._take_messages)
+        _run_until(
+            lambda: self._is_stopping,
+            turn=self._turn,
+            take_messages=self._take_messages,
+            flight=self._flight,
+        )
 
     def _turn(self) -> None:
         self._take_messages()
@@ -160,6 +173,7 @@ class PrefillLoop:
         lead: The replica's queue, on rank 0 only.
         control: The rank's control socket.
         engine: The transfer engine, for its wake-up descriptor.
+        flight: Writes where the rank was when a collective failed.
     """
 
     def __init__(
@@ -169,8 +183,10 @@ class PrefillLoop:
         lead: PrefillLead | None,
         control: ControlSocket,
         engine: TransferEngine,
+        flight: FlightLog | None = None,
     ) -> None:
         self._worker = worker
+        self._flight = flight
         self._lead = lead
         self._control = control
         self._engine = engine
@@ -179,7 +195,12 @@ class PrefillLoop:
 
     def run(self) -> None:
         """Work until ``Shutdown``."""
-        _run_until(lambda: self._is_stopping, turn=self._turn, take_messages=self._take_messages)
+        _run_until(
+            lambda: self._is_stopping,
+            turn=self._turn,
+            take_messages=self._take_messages,
+            flight=self._flight,
+        )
 
     def _turn(self) -> None:
         self._take_messages()

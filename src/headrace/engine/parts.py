@@ -11,12 +11,15 @@ import msgspec
 
 from headrace.comm.group import Group, SingleGroup
 from headrace.comm.shared_memory import SharedMemoryGroup
+from headrace.core.clock import SystemClock
 from headrace.core.codec import Codec
 from headrace.core.errors import ConfigError
+from headrace.core.flight import Flight
 from headrace.core.launch import LaunchSpec
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import Heartbeat, Message, RankInfo, RegionDescriptor
 from headrace.core.transport import Region
+from headrace.engine.flight_log import FlightLog
 from headrace.engine.load import Loaded, load_backend
 from headrace.engine.load_reports import LoadReports
 from headrace.engine.memory import make_layout
@@ -43,6 +46,7 @@ class Parts:
     descriptor: RegionDescriptor
     layout: CacheLayout
     pool: BlockPool
+    flight: Flight
 
     @property
     def info(self) -> RankInfo:
@@ -54,6 +58,11 @@ class Parts:
     def peer_address(self, rank: int) -> str:
         """Control address of another rank of the replica."""
         return msgspec.structs.replace(self.spec, rank=rank).address
+
+    def flight_log(self) -> FlightLog:
+        """Return what writes this rank's flight record."""
+        name = f"flight-{self.spec.name}-{self.spec.generation}.json"
+        return FlightLog(self.flight, path=Path(self.spec.run_dir) / name, clock=SystemClock())
 
     def tell_peers(self, message: Message) -> None:
         """Send a message to every other rank of the replica."""
@@ -119,6 +128,7 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Pa
             pinned_fraction=spec.engine.pinned_fraction,
             prefix_cache=spec.engine.prefix_cache,
         ),
+        flight=Flight(spec.name, generation=spec.generation),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from headrace.core.clock import Clock
+from headrace.core.flight import Flight
 from headrace.core.launch import EngineConfig
 from headrace.core.messages import (
     CancelSession,
@@ -32,6 +33,8 @@ from headrace.kvcache.prefix import PrefixHit
 from headrace.scheduler.plan import PromptWork, plan_prefill
 from headrace.transfer.sender import SendSessions
 
+Send = Callable[[str, Message], object]
+
 
 class PrefillWorker:
     """One rank's part: runs ordered steps and feeds its send sessions.
@@ -40,12 +43,14 @@ class PrefillWorker:
         backend: What the steps run on.
         senders: This rank's send sessions.
         send: Sends a message to a control address.
+        flight: Told of every step and layer.
     """
 
     def __init__(
-        self, *, backend: Backend, senders: SendSessions, send: Callable[[str, Message], object]
+        self, *, backend: Backend, senders: SendSessions, send: Send, flight: Flight | None = None
     ) -> None:
         self.steps = 0
+        self._flight = flight or Flight()
         self._backend = backend
         self._senders = senders
         self._send = send
@@ -83,6 +88,7 @@ class PrefillWorker:
             for each in order.sequences
         ]
         chunks = [each.chunk for each in order.sequences]
+        self._flight.enter_step(order.step)
         self._backend.run(rows, on_layer=lambda layer: self._submit(layer, chunks))
         self.steps += 1
 
@@ -102,6 +108,7 @@ class PrefillWorker:
             del self._requests[session_id]
 
     def _submit(self, layer: int, chunks: list[Chunk]) -> None:
+        self._flight.enter_layer(layer)
         for chunk in chunks:
             self._senders.submit(
                 chunk.sequence_id,
@@ -161,7 +168,7 @@ class PrefillLead:
         num_ranks: int,
         generation: int,
         tell_followers: Callable[[Message], None],
-        send: Callable[[str, Message], object],
+        send: Send,
         clock: Clock,
     ) -> None:
         self._config = config

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.core.clock import Clock
+from headrace.core.flight import Flight, SessionWait, position
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import (
     CancelSession,
@@ -67,6 +68,8 @@ class Receiving:
         send: Sends a message to a control address.
         clock: Time.
         timeout_s: Longest wait without progress [s].
+        flight: Told of every session.
+        on_deadline: Told in one line which session came to no end in its time.
     """
 
     def __init__(
@@ -79,8 +82,12 @@ class Receiving:
         send: Callable[[str, Message], object],
         clock: Clock,
         timeout_s: float,
+        flight: Flight | None = None,
+        on_deadline: Callable[[str], None] = log.warning,
     ) -> None:
         self.bytes_received = 0
+        self._flight = flight or Flight()
+        self._on_deadline = on_deadline
         self._engine = engine
         self._sessions = ReceiveSessions(engine)
         self._region = region
@@ -96,6 +103,7 @@ class Receiving:
         self._failed: list[tuple[Sequence, str]] = []
         self._quiet: list[list[int]] = []
         self._next_session = 0
+        self._num_failed = 0
 
     def __len__(self) -> int:
         """Sessions that still hold blocks."""
@@ -137,6 +145,7 @@ class Receiving:
                     generation=message.info.generation,
                     progress=message.progress,
                     now_s=now_s,
+                    where=_where(message.counters),
                 )
             case _:
                 raise AssertionError(f"{type(message).__name__} is not about sessions")
@@ -161,6 +170,19 @@ class Receiving:
                         event.session_id,
                         event.ranks,
                     )
+
+    def counters(self) -> dict[str, float]:
+        """Return monotonic counters, by Prometheus name. Any thread may call."""
+        return {
+            "headrace_received_bytes_total": self.bytes_received,
+            "headrace_sessions_opened_total": self._next_session,
+            "headrace_sessions_failed_total": self._num_failed,
+            **self._sessions.counters(),
+        }
+
+    def waits(self) -> list[SessionWait]:
+        """Return the sessions that wait for KV, for the flight record."""
+        return self._sessions.waits(self._clock.now_s())
 
     def next_deadline_s(self) -> float | None:
         """When ``poll`` must be called though nothing arrived."""
@@ -197,6 +219,7 @@ class Receiving:
             now_s=self._clock.now_s(),
             timeout_s=min(self._timeout_s, sequence.submit.deadline_s),
         )
+        self._flight.note("open_session", imm)
         lead = replica.ranks[0].address
         self._inbound[session_id] = _Inbound(sequence, lead, [])
         sequence.session_id = session_id
@@ -251,6 +274,7 @@ class Receiving:
         inbound = self._inbound.pop(event.session_id)
         sequence = inbound.sequence
         self.bytes_received += event.num_bytes
+        self._flight.note("session_complete", event.num_bytes)
         if sequence is None:
             raise AssertionError(f"{event.session_id} completed after it was given up")
         sequence.session_id = ""
@@ -264,6 +288,9 @@ class Receiving:
         self._complete.append(sequence)
 
     def _on_failed(self, event: Failed) -> None:
+        self._num_failed += 1
+        if event.is_deadline:
+            self._on_deadline(f"session {event.session_id}: {event.reason}")
         inbound = self._inbound[event.session_id]
         if inbound.sequence is not None:
             self._failed.append((inbound.sequence, event.reason))
@@ -319,3 +346,10 @@ def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:
         msgspec.structs.replace(target, first_head=heads.start, num_heads=len(heads))
         for heads in held
     ]
+
+
+def _where(counters: dict[str, float]) -> str:
+    """Where the sender of a heartbeat stood, in words; empty if it does not say."""
+    if "headrace_step" not in counters:
+        return ""
+    return position(int(counters["headrace_step"]), int(counters.get("headrace_layer", -1)))

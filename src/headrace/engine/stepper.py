@@ -6,6 +6,7 @@ from collections.abc import Sequence as Seq
 
 from torch import Tensor
 
+from headrace.core.flight import Flight
 from headrace.core.messages import Trace
 from headrace.core.plans import Chunk
 from headrace.engine.backend import Backend, Row
@@ -21,10 +22,12 @@ class Stepper:
 
     Args:
         backend: What the rows run on.
+        flight: Told of every layer.
     """
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self, backend: Backend, *, flight: Flight | None = None) -> None:
         self._backend = backend
+        self._on_layer = (flight or Flight()).enter_layer
 
     @property
     def vocab_size(self) -> int:
@@ -37,7 +40,7 @@ class Stepper:
         The sequences' tables have room for their chunks afterwards whatever they had before.
         """
         rows = [self._prepare(sequence, chunk) for sequence, chunk in work]
-        logits_LV = self._backend.run(rows)
+        logits_LV = self._backend.run(rows, on_layer=self._on_layer)
         for sequence, chunk in work:
             self._account(sequence, chunk)
         deciding = [sequence for sequence, chunk in work if chunk.is_decode]

@@ -128,7 +128,7 @@ class ControlSocket:
             peer.close(linger=0)
 
     def counters(self) -> dict[str, float]:
-        """Return monotonic counters, by Prometheus name."""
+        """Return monotonic counters, by Prometheus name. Any thread may call."""
         return {
             f"headrace_control_{name}_total": float(self._counts[name])
             for name in ("sent", "refused", "received", "bad_frames")

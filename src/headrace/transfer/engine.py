@@ -21,7 +21,7 @@ from headrace.core.transport import (
     Region,
     Transport,
 )
-from headrace.transfer.inbox import Inbox
+from headrace.transfer.inbox import DROP_REASONS, Inbox
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ class TransferEngine:
         self._transport.forget(target)
 
     def counters(self) -> dict[str, float]:
-        """Return monotonic counters, by Prometheus name."""
-        dropped = {
-            f"headrace_transfer_immediates_dropped_{reason}_total": float(count)
-            for reason, count in self._inbox.dropped.items()
+        """Return monotonic counters, by Prometheus name. Any thread may call."""
+        dropped = self._inbox.dropped
+        return self._transport.counters() | {
+            f"headrace_transfer_immediates_dropped_{reason}_total": float(dropped[reason])
+            for reason in DROP_REASONS
         }
-        return {**self._transport.counters(), **dropped}
 
     def close(self) -> None:
         """Stop and release everything but the regions, which their owners close."""

@@ -17,6 +17,10 @@ from headrace.core.transport import Immediate
 # beyond this many is noise and must not grow without bound.
 MAX_EARLY = 4096
 
+# Why an immediate did not count: its session was over, its writer was not expected, it came twice,
+# or too many came before anything was expected.
+DROP_REASONS = ("late", "stale", "repeat", "early")
+
 
 @dataclass(slots=True)
 class _Expected:

@@ -67,7 +67,8 @@ class WriteEngine(Protocol):
 class _Send:
     """One session that is not drained.
 
-    ``quiet_to`` is where to prove quiet, once it is stopped; empty when nobody is left to hear.
+    ``pending`` writes stand with their layer. ``quiet_to`` is where to prove quiet, once it is
+    stopped; empty when nobody is left to hear.
     """
 
     request: PrefillRequest
@@ -75,7 +76,7 @@ class _Send:
     owed_bytes: int
     submitted_bytes: int = 0
     token: CancelToken = field(default_factory=CancelToken)
-    pending: list[Completion] = field(default_factory=list)
+    pending: list[tuple[int, Completion]] = field(default_factory=list)
     plan: TransferPlan | None = None
     quiet_to: str = ""
 
@@ -181,10 +182,10 @@ class SendSessions:
         try:
             fragments = self._plan(send, start, stop).for_rank(self._rank, 0, layer)
             if len(fragments.num_bytes):
-                send.pending.append(self._write(send, fragments))
+                send.pending.append((layer, self._write(send, fragments)))
                 send.submitted_bytes += fragments.total_bytes
         except TransferError as error:
-            self._fail(send, str(error))
+            self._fail(send, f"layer {layer}: {error}")
 
     def cancel(self, message: CancelSession) -> None:
         """Stop new writes of a session; pending ones drain, then ``poll`` says quiet."""
@@ -260,9 +261,13 @@ class SendSessions:
 
     def _follow(self, send: _Send) -> None:
         """Drop completed writes; the first real error fails the session."""
-        done = [one for one in send.pending if one.is_done()]
-        send.pending = [one for one in send.pending if not one.is_done()]
-        errors = [one.error() for one in done if one.error()]
+        done: list[tuple[int, Completion]] = []
+        pending: list[tuple[int, Completion]] = []
+        for one in send.pending:
+            # Asked once: a write may end between two questions.
+            (done if one[1].is_done() else pending).append(one)
+        send.pending = pending
+        errors = [f"layer {layer}: {one.error()}" for layer, one in done if one.error()]
         if errors and not send.token.is_cancelled():
             self._fail(send, errors[0])
 

@@ -19,6 +19,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from headrace.core.errors import SessionError
+from headrace.core.flight import SessionWait
 from headrace.core.messages import SessionFailed, SessionQuiet
 from headrace.core.transport import Immediate
 from headrace.transfer.session_state import (
@@ -179,9 +180,19 @@ class ReceiveSessions:
             self._settle(session, message.rank, "stopped", now_s=now_s)
 
     def on_heartbeat(
-        self, replica: str, *, rank: int, generation: int, progress: int, now_s: float
+        self,
+        replica: str,
+        *,
+        rank: int,
+        generation: int,
+        progress: int,
+        now_s: float,
+        where: str = "",
     ) -> None:
-        """Take a sign of life; growing ``progress`` counts while the rank may be computing."""
+        """Take a sign of life; growing ``progress`` counts while the rank may be computing.
+
+        ``where`` the rank stands, in words, is told when its session fails.
+        """
         for session in self._sessions.values():
             writer = session.writers.get(rank)
             if session.replica != replica or writer is None:
@@ -191,6 +202,7 @@ class ReceiveSessions:
                 continue
             grew = writer.progress is not None and progress > writer.progress
             writer.progress = progress
+            writer.where = where
             if grew and session.state is SessionState.RECEIVING and session.is_computing():
                 latest_s = session.opened_s + MAX_TIMEOUTS * session.timeout_s
                 wait_s = min(now_s + session.timeout_s, latest_s)
@@ -217,9 +229,8 @@ class ReceiveSessions:
                 continue
             if session.state is SessionState.RECEIVING:
                 rank, _ = session.shortest()
-                self._fail(
-                    session, rank, f"made no progress for {session.timeout_s} s", now_s=now_s
-                )
+                what = f"made no progress for {session.timeout_s} s"
+                self._fail(session, rank, what, now_s=now_s, is_deadline=True)
             elif session.state is SessionState.CANCELLING:
                 session.state = SessionState.QUARANTINE
                 session.deadline_s = math.inf
@@ -228,6 +239,25 @@ class ReceiveSessions:
     def next_deadline_s(self) -> float:
         """Return the earliest time at which ``tick`` has something to do; inf if never."""
         return min((one.deadline_s for one in self._sessions.values()), default=math.inf)
+
+    def counters(self) -> dict[str, float]:
+        """Return monotonic counters, by Prometheus name. Any thread may call."""
+        return {
+            f"headrace_session_messages_ignored_{reason}_total": float(self.ignored[reason])
+            for reason in ("immediate", "stale", "ended")
+        }
+
+    def waits(self, now_s: float) -> list[SessionWait]:
+        """Return the sessions that wait for KV, with what each rank still owes."""
+        return [
+            SessionWait(
+                session_id=session.session_id,
+                replica=session.replica,
+                waited_s=round(now_s - session.opened_s, 3),
+                missing_bytes={rank: one.missing_bytes for rank, one in session.writers.items()},
+            )
+            for session in self._sessions.values()
+        ]
 
     def take_events(self) -> list[SessionEvent]:
         """Return what happened since the last call, in order."""
@@ -258,13 +288,22 @@ class ReceiveSessions:
         elif not session.unheard():
             self._end(session, Quiet(session.session_id))
 
-    def _fail(self, session: ReceiveSession, rank: int, what: str, *, now_s: float) -> None:
+    def _fail(
+        self,
+        session: ReceiveSession,
+        rank: int,
+        what: str,
+        *,
+        now_s: float,
+        is_deadline: bool = False,
+    ) -> None:
         writer = session.writers[rank]
+        heard = f", last heard in {writer.where}" if writer.where else ""
         reason = (
             f"prefill rank {session.replica}.{rank} (generation {writer.generation}) {what}; "
-            f"it delivered {writer.received_bytes} of {writer.expected_bytes} bytes"
+            f"it delivered {writer.received_bytes} of {writer.expected_bytes} bytes{heard}"
         )
-        self._events.append(Failed(session.session_id, reason, rank))
+        self._events.append(Failed(session.session_id, reason, rank, is_deadline))
         self._stop(session, now_s)
 
     def _stop(self, session: ReceiveSession, now_s: float) -> None:

@@ -22,11 +22,13 @@ class Failed(Struct, frozen=True):
         session_id: Which session.
         reason: One line that names the rank at fault.
         rank: The source rank at fault.
+        is_deadline: Nobody said anything; time was over.
     """
 
     session_id: str
     reason: str
     rank: int
+    is_deadline: bool = False
 
 
 class Quarantined(Struct, frozen=True):
@@ -55,13 +57,14 @@ class SessionState(StrEnum):
 
 @dataclass(slots=True)
 class Writer:
-    """One source rank of a session, as the receiver knows it."""
+    """One source rank of a session, as the receiver knows it; ``where`` as it last said itself."""
 
     generation: int
     expected_bytes: int
     received_bytes: int = 0
     progress: int | None = None
     is_quiet: bool = False
+    where: str = ""
 
     @property
     def missing_bytes(self) -> int:

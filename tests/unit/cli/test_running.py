@@ -47,8 +47,10 @@ async def test_requests_reach_ranks_and_outputs_reach_every_listener(tmp_path):
         assert sorted(cluster.pids) == ["decode0.0", "decode0.1", "prefill0.0"]
         submit(cluster, "hey")
         await cluster.guard(is_over.wait())
+        assert cluster.counters()["headrace_edge_control_received_total"] >= len(heard) - 1
     finally:
         await cluster.stop()
+    assert cluster.counters() == {}, "a closed socket counts no more"
     assert isinstance(heard[0], Topology)
     assert [type(message) for message in heard[1:4]] == [Ready, Ready, Ready]
     assert sum(isinstance(message, Heartbeat) for message in heard) <= 3

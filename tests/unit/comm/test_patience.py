@@ -57,3 +57,11 @@ def test_a_wait_ends_at_its_deadline(monkeypatch):
     while patience.pause():
         pass
     assert 0.25 <= sum(time.slept_s) <= 0.25 + 2 * MAX_SLEEP_S
+
+
+def test_the_time_waited_is_told(monkeypatch):
+    patience, time = patient(monkeypatch, 0.25)
+    assert patience.waited_s == 0.0
+    while patience.pause():
+        pass
+    assert patience.waited_s == time.now_s - 1000.0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headrace.comm import segment as seg
 from headrace.comm import shared_memory
 from headrace.comm.shared_memory import SharedMemoryGroup
-from headrace.core.errors import ConfigError, ReplicaError
+from headrace.core.errors import CollectiveError, ConfigError, ReplicaError
 from tests.support.comm_ranks import (
     open_rank,
     run_ranks,
@@ -140,8 +140,12 @@ def test_no_name_is_left_once_all_ranks_have_joined():
 
 def test_a_rank_that_does_not_come_is_named_with_the_collective():
     message = r"rank 0 of 2: barrier \(exchange 1\): no rank 1 after 0.02 s"
-    with two_ranks(timeout_s=0.02) as (first, _), pytest.raises(ReplicaError, match=message):
+    raises = pytest.raises(CollectiveError, match=message)
+    with two_ranks(timeout_s=0.02) as (first, _), raises as raised:
         first.barrier()
+    error = raised.value
+    assert (error.collective, error.exchange, error.missing) == ("barrier", 1, (1,))
+    assert error.waited_s >= 0.02
 
 
 def test_after_a_timeout_both_sides_are_broken():
@@ -184,8 +188,10 @@ def test_those_that_wait_with_us_are_told_from_those_that_left():
     for thread in threads:
         thread.join()
     opened[2].close()
-    with pytest.raises(ReplicaError, match="rank 2 left the group; rank 1 not here either"):
+    message = "rank 2 left the group; rank 1 not here either"
+    with pytest.raises(CollectiveError, match=message) as raised:
         opened[0].barrier()
+    assert (raised.value.missing, raised.value.because) == ((1, 2), ": rank 2 left the group")
     opened[0].close()
     opened[1].close()
 

@@ -20,3 +20,9 @@ def test_a_refused_request_says_where_and_with_which_status() -> None:
 def test_a_failed_session_names_its_rank() -> None:
     assert errors.SessionError("no heartbeat", rank=3).rank == 3
     assert errors.SessionError("no heartbeat").rank is None
+
+
+def test_a_failed_collective_names_itself_and_the_missing() -> None:
+    error = errors.CollectiveError("no", collective="agree", exchange=7, missing=(1, 2))
+    assert (error.collective, error.exchange, error.missing) == ("agree", 7, (1, 2))
+    assert isinstance(error, errors.ReplicaError)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headrace.comm.group import SingleGroup
+from headrace.core.flight import Flight
 from headrace.engine.lockstep import Lockstep, StepKind
 
 TIMEOUT_S = 20.0
@@ -35,6 +36,16 @@ def test_a_rank_on_its_own_steps_exactly_when_it_has_work() -> None:
     wishes = [StepKind.IDLE, StepKind.DECODE, StepKind.IDLE]
     assert [lockstep.next_step(wish) for wish in wishes] == wishes
     assert lockstep.step == 1
+
+
+def test_the_flight_stands_in_the_step_that_is_being_agreed() -> None:
+    flight = Flight()
+    lockstep = Lockstep(SingleGroup(), lambda step: None, flight=flight)
+    for _ in range(3):
+        lockstep.next_step(StepKind.DECODE)
+    flight.enter_layer(5)
+    lockstep.next_step(StepKind.IDLE)
+    assert (flight.step, flight.layer) == (2, 5)
 
 
 def run_ranks(wishes: list[list[StepKind]]) -> list[list[StepKind]]:

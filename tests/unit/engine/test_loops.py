@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.comm.group import SingleGroup
 from headrace.core.errors import ReplicaError
+from headrace.core.flight import Flight
 from headrace.core.messages import (
     Abort,
     CancelSession,
@@ -21,6 +23,7 @@ from headrace.core.messages import (
     Wake,
 )
 from headrace.core.sharding import Role, Sharding
+from headrace.engine.flight_log import FlightLog
 from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import IDLE_WAKE_S, DecodeLoop, PrefillLoop
 from headrace.kvcache.pool import BlockPool
@@ -70,7 +73,11 @@ class Deadline(Recorder):
 
 
 def decode_loop(
-    control: ScriptedControl, rank: Recorder, receiving: Deadline | None, group: Any = None
+    control: ScriptedControl,
+    rank: Recorder,
+    receiving: Deadline | None,
+    group: Any = None,
+    flight: FlightLog | None = None,
 ) -> DecodeLoop:
     world = World(tp=0)
     return DecodeLoop(
@@ -81,6 +88,7 @@ def decode_loop(
         engine=world.transfer if receiving is not None else None,
         pool=world.pool,
         clock=ManualClock(),
+        flight=flight,
     )
 
 
@@ -146,6 +154,17 @@ def test_peers_that_left_are_no_error_once_this_rank_is_told_to_stop() -> None:
     decode_loop(ScriptedControl([]), rank, None, LeavingGroup()).run()
     with pytest.raises(ReplicaError, match="rank 1 left"):
         decode_loop(ScriptedControl([], [], []), rank, None, LeavingGroup()).run()
+
+
+def test_a_broken_group_is_explained_and_recorded(tmp_path: Path) -> None:
+    flight, path = Flight("decode0.0"), tmp_path / "flight.json"
+    log = FlightLog(flight, path=path, clock=ManualClock())
+    rank = Recorder()
+    rank.wants_step = True
+    loop = decode_loop(ScriptedControl([], [], []), rank, None, LeavingGroup(), flight=log)
+    with pytest.raises(ReplicaError, match="decode0.0 in step 0: rank 1 left"):
+        loop.run()
+    assert b"rank 1 left" in path.read_bytes()
 
 
 def prefill_loop(control: ScriptedControl, worker: Recorder, lead: Recorder | None) -> PrefillLoop:

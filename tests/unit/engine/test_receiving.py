@@ -30,6 +30,21 @@ def test_a_lost_push_ends_the_request_with_the_rank_named_inside_its_deadline() 
     world.check_idle()
 
 
+def test_a_deadline_is_told_with_where_the_late_rank_was_last_heard() -> None:
+    world = World(tp=1)
+    assert world.receiving is not None
+    told: list[str] = []
+    world.receiving._on_deadline = told.append
+    world.submit(PROMPT, deadline_s=5.0)
+    world.turn(prefill=False)
+    world.heartbeat(0, progress=1, headrace_step=12, headrace_layer=3)
+    pump(world, 15, prefill=False)
+    (line,) = told
+    assert line.startswith("session decode.1-0: prefill rank prefill.0 (generation 1) made no")
+    assert line.endswith("last heard in step 12, layer 3")
+    assert [wait.session_id for wait in world.receiving.waits()] == ["decode.1-0"]
+
+
 def test_a_post_that_fails_ends_the_request_with_the_rank_named() -> None:
     world = World(tp=2, network_script=NetworkScript(failing_ranks={1}))
     request = world.submit(PROMPT)

@@ -165,7 +165,7 @@ def test_a_post_that_fails_is_told_with_its_reason_then_quiet(lab: Lab) -> None:
     lab.network.script.failing_ranks.add(1)
     lab.open()
     lab.submit(0, 10)
-    failed = SessionFailed(session_id="s", rank=1, generation=6, reason="post failed")
+    failed = SessionFailed(session_id="s", rank=1, generation=6, reason="layer 0: post failed")
     assert lab.settle() == [Outgoing("decoder", failed), DONE, QUIET]
     lab.submit(10, NUM_TOKENS)
     assert lab.settle() == []

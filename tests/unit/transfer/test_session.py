@@ -54,11 +54,46 @@ def test_a_lost_push_ends_the_session_inside_the_deadline_and_names_the_rank(
         "prefill rank prefill-0.1 (generation 101) made no progress for 10.0 s; "
         "it delivered 0 of 65536 bytes",
         1,
+        is_deadline=True,
     )
     receiver.quiet("s", 0)
     assert receiver.sessions.take_events() == []
     receiver.quiet("s", 1)
     assert receiver.sessions.take_events() == [Quiet("s")]
+
+
+def test_what_fails_says_where_its_rank_was_last_heard(receiver: Receiver) -> None:
+    receiver.open("s", {0: 100})
+    receiver.beat(0, 5, now_s=1.0, where="step 11, layer 2")
+    receiver.beat(0, 5, now_s=2.0, where="step 12, layer 3")
+    receiver.failed("s", 0)
+    (event,) = receiver.sessions.take_events()
+    assert isinstance(event, Failed)
+    assert event.reason.endswith("0 of 100 bytes, last heard in step 12, layer 3")
+    assert not event.is_deadline
+
+
+def test_what_waits_is_told_with_what_each_rank_owes(receiver: Receiver) -> None:
+    imm = receiver.open("s", {0: 100, 1: 50}, now_s=1.0)
+    receiver.arrive(imm, 1, 30)
+    (wait,) = receiver.sessions.waits(4.0)
+    assert (wait.session_id, wait.replica, wait.waited_s) == ("s", "prefill-0", 3.0)
+    assert wait.missing_bytes == {0: 100, 1: 20}
+    receiver.arrive(imm, 0, 100)
+    receiver.arrive(imm, 1, 20)
+    assert receiver.sessions.waits(5.0) == []
+
+
+def test_ignored_messages_are_counted_under_names_that_are_always_there(
+    receiver: Receiver,
+) -> None:
+    before = receiver.sessions.counters()
+    receiver.quiet("never", 0)
+    after = receiver.sessions.counters()
+    assert before.keys() == after.keys()
+    assert {n for n in after if after[n] != before[n]} == {
+        "headrace_session_messages_ignored_ended_total"
+    }
 
 
 def test_work_on_other_requests_extends_the_wait_only_while_ours_may_be_queued(

@@ -58,7 +58,11 @@ class Answer(Response):
         self._options = options
         self._tokenizer = tokenizer
         self._metrics = metrics
-        self._usage = Usage(options.prompt_tokens, choices_per_prompt=options.choices_per_prompt)
+        self._usage = Usage(
+            options.prompt_tokens,
+            choices_per_prompt=options.choices_per_prompt,
+            has_ledger=options.return_ledger,
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         watcher = asyncio.create_task(self._watch(receive))

@@ -25,9 +25,10 @@ from headrace.serving.openai.errors import (
     on_http_exception,
     on_request_error,
 )
+from headrace.serving.openai.exposition import CONTENT_TYPE, render
 from headrace.serving.openai.gate import Gate
 from headrace.serving.openai.inbox import Inbox
-from headrace.serving.openai.metrics import CONTENT_TYPE, ServingMetrics, render
+from headrace.serving.openai.metrics import ServingMetrics
 from headrace.serving.openai.options import AnswerOptions
 from headrace.serving.openai.parse import parse_body, read_body
 from headrace.serving.openai.ports import ChatTemplate, Tokenizer

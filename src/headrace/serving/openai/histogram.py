@@ -10,6 +10,10 @@ DURATION_BUCKETS_S = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0,
 )  # fmt: skip
 
+# 1 KiB to 16 GiB, each eight times the one before: from a block of a tiny model to a long prompt
+# of a large one.
+BYTE_BUCKETS = tuple(float(1 << shift) for shift in range(10, 35, 3))
+
 
 class Histogram:
     """Counts of values by upper edge, with their sum. Not thread-safe.

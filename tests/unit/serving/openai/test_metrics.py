@@ -1,80 +1,33 @@
-"""What Prometheus reads is valid, complete, and says what happened."""
+"""Ledgers and ends add up to counters."""
 
-from prometheus_client.parser import text_string_to_metric_families
-
-from headrace.core.messages import Submit
 from headrace.core.requests import FinishReason, Ledger
-from headrace.serving.openai.metrics import ServingMetrics, render
-from tests.support.serving_fakes import beat, make_stack, say
-
-Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-
-def parse(text: bytes) -> Samples:
-    samples: Samples = {}
-    for family in text_string_to_metric_families(text.decode()):
-        for sample in family.samples:
-            key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in samples, f"{key} appears twice"
-            samples[key] = sample.value
-    return samples
-
-
-async def test_one_request_is_seen_in_every_metric_it_touches() -> None:
-    def script(submit: Submit) -> object:
-        return say(submit, "abc", transferred_tokens=2, bytes_received=640, queue_s=0.3)
-
-    stack = make_stack(script, is_metrics_open=True)  # type: ignore[arg-type]
-    await stack.chat()
-    samples = parse((await stack.client.get("/metrics")).content)
-    assert samples["headrace_output_tokens_total", ()] == 3
-    assert samples["headrace_finished_total", (("reason", "stop"),)] == 1
-    assert samples["headrace_prompt_tokens_total", (("source", "transferred"),)] == 2
-    assert samples["headrace_transfer_bytes_total", ()] == 640
-    assert samples["headrace_ttft_seconds_count", ()] == 1
-    assert samples["headrace_itl_seconds_count", ()] == 2
-    assert samples["headrace_queue_seconds_bucket", (("le", "0.5"),)] == 1
-    assert samples["headrace_queue_seconds_bucket", (("le", "0.2"),)] == 0
-    assert samples["headrace_requests_in_flight", ()] == 0
-    labels = (("endpoint", "/v1/chat/completions"), ("status", "200"))
-    assert samples["headrace_requests_total", labels] == 1
-
-
-def test_ranks_appear_with_their_gauges_and_their_own_counters() -> None:
-    stack = make_stack()
-    counters = {"headrace_steps_total": 3.0, "rank_waits_total": 2.0}
-    stack.registry.on_message(beat("decode0", 1, num_running=2, free_blocks=5, counters=counters))
-    samples = parse(render(stack.front.metrics, stack.registry, num_calls=4))
-    rank = (("rank", "1"), ("replica", "decode0"))
-    with_role = (rank[0], rank[1], ("role", "decode"))
-    assert samples["headrace_running", with_role] == 2
-    assert samples["headrace_free_blocks", with_role] == 5
-    assert samples["headrace_rank_up", with_role] == 1
-    assert samples["headrace_rank_steps_total", rank] == 3
-    assert samples["headrace_rank_waits_total", rank] == 2
-    assert samples["headrace_ready", ()] == 1
-    assert samples["headrace_requests_in_flight", ()] == 4
-
-
-def test_a_rank_cannot_overwrite_what_the_edge_counts() -> None:
-    stack = make_stack()
-    stack.registry.on_message(beat("decode0", 1, counters={"headrace_output_tokens_total": 9.0}))
-    samples = parse(render(stack.front.metrics, stack.registry, num_calls=0))
-    assert samples["headrace_output_tokens_total", ()] == 0
+from headrace.serving.openai.metrics import ServingMetrics
 
 
 def test_ledgers_add_up() -> None:
     metrics = ServingMetrics()
-    ledger = Ledger(cached_tokens=1, computed_tokens=2, recomputed_tokens=3, num_preemptions=1)
+    ledger = Ledger(
+        cached_tokens=1,
+        computed_tokens=2,
+        recomputed_tokens=3,
+        prefiller_cached_tokens=4,
+        num_preemptions=1,
+        num_sessions=2,
+        num_retries=1,
+        bytes_received=2048,
+    )
     metrics.note_ledger(ledger)
     metrics.note_ledger(ledger)
     assert metrics.prompt_tokens == {
         "cached": 2,
+        "prefiller_cached": 8,
         "computed": 4,
         "recomputed": 6,
         "transferred": 0,
     }
-    assert metrics.num_preemptions == 2
+    assert (metrics.num_preemptions, metrics.num_sessions) == (2, 4)
+    assert (metrics.num_sequence_retries, metrics.num_transfer_bytes) == (2, 4096)
+    assert (metrics.bytes.count, metrics.bytes.total) == (2, 4096)
     assert metrics.stages["decode"].count == 2
 
 
