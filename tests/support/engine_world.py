@@ -26,6 +26,7 @@ from headrace.core.messages import (
     PrefillRequest,
     RankInfo,
     ReplicaInfo,
+    Resumed,
     RunStep,
     SendDone,
     Submit,
@@ -241,6 +242,8 @@ class World:
         deadline_s: float = 30.0,
         trace: bool = False,
         prefill_replica: str = "prefill",
+        resumed: Sequence[Resumed] = (),
+        num_retries: int = 0,
         **settings: object,
     ) -> str:
         """Give the decode rank a request; greedy unless ``params`` says otherwise."""
@@ -257,6 +260,8 @@ class World:
                 prefill_replica=prefill_replica if self.tp else "",
                 deadline_s=deadline_s,
                 trace=trace,
+                resumed=list(resumed),
+                num_retries=num_retries,
             )
         )
         return request_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from headrace.core.layouts import CacheLayout
 from headrace.core.plans import Chunk
@@ -40,15 +40,17 @@ class Message(Struct, kw_only=True, tag=True):
 
 
 class Resumed(Struct, frozen=True, kw_only=True):
-    """A choice that goes on where its client already is, after its decode rank was lost.
+    """A choice that goes on where its client is, after its decode rank was lost.
 
     Attributes:
         choice: Index among the request's choices.
         output_ids: Output tokens that the client has; the next one sampled follows them.
+        ledger: The record of what they cost, as far as the lost rank had told it.
     """
 
     choice: int
     output_ids: list[int]
+    ledger: Ledger = field(default_factory=Ledger)
 
 
 class Submit(Message):
@@ -63,9 +65,8 @@ class Submit(Message):
         prefill_replica: Replica chosen by the router; empty when there is none.
         ordinal: Running number of the request at its edge (the replay back end plays by it).
         deadline_s: Seconds without progress after which a transfer is given up.
-        trace: Send raw logits and KV digests along (``verify`` compares deployments by them).
-        resumed: Choices still unfinished when the request's last rank was lost, with what their
-            clients have of them; the others are over. Empty for a new request.
+        trace: Send raw logits and KV digests along: ``verify`` compares deployments so.
+        resumed: Choices unfinished when the last rank was lost; empty for a new request.
         num_retries: How often the request was begun again, wherever the fault was.
     """
 
@@ -112,7 +113,8 @@ class Trace(Struct, frozen=True, kw_only=True):
 class Output(Struct, frozen=True, kw_only=True):
     """What one step added to one choice of a request.
 
-    ``text`` is safe to show: whole characters only, and never part of a stop string.
+    ``text`` is safe to show: whole characters only, and never part of a stop string. ``ledger``
+    comes with the last output, and with the first after each start so that it outlives the rank.
     """
 
     request_id: str
@@ -281,14 +283,7 @@ class Topology(Message):
 
 
 class LoadProgress(Message):
-    """How far a rank's start is, for the supervisor's progress bars.
-
-    Attributes:
-        replica: Replica's name.
-        rank: Index in the replica.
-        done_bytes: Bytes of weights in place.
-        total_bytes: Bytes of weights that the rank holds when loaded.
-    """
+    """How far a rank's start is: ``done_bytes`` of weights out of ``total_bytes``."""
 
     replica: str
     rank: int

@@ -16,7 +16,7 @@ from headrace.core.messages import Abort, Submit
 from headrace.engine.emitter import Emitter
 from headrace.engine.receiving import Receiving
 from headrace.engine.roster import Roster
-from headrace.engine.sequence import Phase, Sequence, make_sequences
+from headrace.engine.sequence import Phase, Sequence, line_groups, make_sequences
 from headrace.engine.stepper import Stepper
 from headrace.kvcache.block_table import BlockTable, blocks_for, blocks_to_open
 from headrace.kvcache.pool import BlockPool
@@ -90,28 +90,26 @@ class DecodeRank:
             first_order=self.roster.take_orders(submit.num_choices),
             now_s=self._clock.now_s(),
             vocab_size=self._stepper.vocab_size,
-            text=[
-                OutputTextStream(
-                    self._tokenizer,
-                    prompt_ids=submit.prompt_ids,
-                    stop=submit.params.stop,
-                    include_stop=submit.params.include_stop,
-                )
-                for _ in range(submit.num_choices)
-            ],
+            open_text=lambda: OutputTextStream(
+                self._tokenizer,
+                prompt_ids=submit.prompt_ids,
+                stop=submit.params.stop,
+                include_stop=submit.params.include_stop,
+            ),
         )
         try:
             check_fits(
                 len(submit.prompt_ids),
                 max_tokens=submit.params.max_tokens,
-                num_choices=submit.num_choices,
+                num_choices=len(sequences),
                 limits=self._limits,
             )
         except RequestError as error:
             for sequence in sequences:
                 self._emitter.fail(sequence, str(error))
             return
-        self.roster.add(sequences)
+        for group in line_groups(sequences):
+            self.roster.add(group)
 
     def abort(self, message: Abort) -> None:
         """Forget a request; blocks come back now, or when their writer is quiet."""
@@ -267,6 +265,7 @@ class DecodeRank:
 
     def _run(self, sequence: Sequence) -> None:
         sequence.running_s = self._clock.now_s()
+        sequence.owes_ledger = True
         self.roster.move(sequence, Phase.RUNNING)
 
     # -- planning views ------------------------------------------------------------------

@@ -56,6 +56,8 @@ class Emitter:
         reason = FinishReason.STOP if is_end or delta.is_stopped else self._limit(sequence)
         if reason is not None and not delta.is_stopped:
             text += sequence.text.finish()
+        has_ledger = reason is not None or sequence.owes_ledger
+        sequence.owes_ledger = False
         sequence.ledger.decode_replica = self._replica
         sequence.ledger.decode_rank = self._rank
         sequence.ledger.reasoning_tokens = sequence.text.num_reasoning_tokens
@@ -67,7 +69,7 @@ class Emitter:
                 text=text,
                 logprobs=None if logprob is None else [logprob],
                 finish_reason=reason,
-                ledger=sequence.ledger if reason is not None else None,
+                ledger=sequence.ledger if has_ledger else None,
                 trace=trace,
             )
         )

@@ -305,9 +305,12 @@ class Receiving:
 
     def _on_started(self, message: SessionStarted) -> None:
         sequence = self._account(message.session_id, message.queue_s)
-        if sequence is not None:
-            sequence.ledger.prefiller_cached_tokens += message.cached_tokens
-            sequence.ledger.queue_s += message.queue_s
+        if sequence is None:
+            return
+        sequence.ledger.queue_s += message.queue_s
+        if not sequence.is_resumed:
+            # Only the first pass was of the prompt, and only its last session brought it.
+            sequence.ledger.prefiller_cached_tokens = message.cached_tokens
 
     def _on_done(self, message: SessionDone, now_s: float) -> None:
         sequence = self._account(message.session_id, message.compute_s)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
-from headrace.core.messages import Submit
+import msgspec
+
+from headrace.core.messages import Resumed, Submit
 from headrace.core.requests import Ledger
 from headrace.kernels.sampling import TokenCounts, choice_seed, needs_counts
 from headrace.kvcache.block_table import BlockTable
@@ -48,7 +51,9 @@ class Sequence:
         phase: See ``Phase``.
         table: The sequence's blocks, from admission on.
         session_id: Transfer session that fills the blocks, while RECEIVING.
-        is_resumed: Was preempted, or could not share its sister's blocks.
+        is_resumed: Was preempted, could not share its sister's blocks, or goes on here after the
+            rank that it ran on was lost.
+        owes_ledger: The edge has yet to hear what bringing its KV took, this time.
         admitted_s: When it last got blocks [s].
         running_s: When it last began to decode [s].
         seed: Key of its noise, with the position.
@@ -67,6 +72,7 @@ class Sequence:
     table: BlockTable | None = None
     session_id: str = ""
     is_resumed: bool = False
+    owes_ledger: bool = True
     admitted_s: float = 0.0
     running_s: float = 0.0
     seed: int = 0
@@ -96,30 +102,80 @@ class Sequence:
 
 
 def make_sequences(
-    submit: Submit, *, first_order: int, now_s: float, vocab_size: int, text: list[OutputTextStream]
+    submit: Submit,
+    *,
+    first_order: int,
+    now_s: float,
+    vocab_size: int,
+    open_text: Callable[[], OutputTextStream],
 ) -> list[Sequence]:
-    """Return the choices of a request, choice 0 first.
+    """Return the choices of a request that are to run here, lowest index first.
+
+    A choice that goes on elsewhere stands where its client is: its tokens, penalties and text are
+    as if it had been sampled here, what was shown is not shown again, and limits count from the
+    request's own prompt.
 
     Args:
         submit: The request.
-        first_order: Place in the line of choice 0.
+        first_order: Place in the line of the first choice.
         now_s: Time of arrival [s].
         vocab_size: Vocabulary of the model, for penalties.
-        text: One fresh stream per choice.
+        open_text: Returns a fresh stream.
     """
-    return [
-        Sequence(
-            sequence_id=f"{submit.request_id}/{choice}",
-            submit=submit,
-            choice=choice,
-            order=first_order + choice,
-            token_ids=list(submit.prompt_ids),
-            text=text[choice],
-            counts=TokenCounts.of(submit.prompt_ids, vocab_size=vocab_size)
-            if needs_counts(submit.params)
-            else None,
-            arrived_s=now_s,
-            seed=choice_seed(submit.params.seed, choice),
-        )
-        for choice in range(submit.num_choices)
+    chosen = submit.resumed or [
+        Resumed(choice=choice, output_ids=[]) for choice in range(submit.num_choices)
     ]
+    return [
+        _make_sequence(
+            submit,
+            resumed,
+            order=first_order + place,
+            now_s=now_s,
+            vocab_size=vocab_size,
+            text=open_text(),
+        )
+        for place, resumed in enumerate(sorted(chosen, key=lambda each: each.choice))
+    ]
+
+
+def _make_sequence(
+    submit: Submit,
+    resumed: Resumed,
+    *,
+    order: int,
+    now_s: float,
+    vocab_size: int,
+    text: OutputTextStream,
+) -> Sequence:
+    for token_id in resumed.output_ids:
+        text.push(token_id)
+    counts = None
+    if needs_counts(submit.params):
+        counts = TokenCounts.of(submit.prompt_ids, resumed.output_ids, vocab_size=vocab_size)
+    return Sequence(
+        sequence_id=f"{submit.request_id}/{resumed.choice}",
+        submit=submit,
+        choice=resumed.choice,
+        order=order,
+        token_ids=[*submit.prompt_ids, *resumed.output_ids],
+        text=text,
+        counts=counts,
+        arrived_s=now_s,
+        is_resumed=bool(resumed.output_ids),
+        seed=choice_seed(submit.params.seed, resumed.choice),
+        ledger=msgspec.structs.replace(
+            resumed.ledger,
+            output_tokens=len(resumed.output_ids),
+            num_retries=submit.num_retries,
+        ),
+    )
+
+
+def line_groups(sequences: list[Sequence]) -> list[list[Sequence]]:
+    """Return who waits together: a leader whose prompt is brought, and those who share it.
+
+    Choices with output of their own have a prompt of their own.
+    """
+    sharing = [each for each in sequences if not each.is_resumed]
+    alone = [[each] for each in sequences if each.is_resumed]
+    return [sharing, *alone] if sharing else alone

@@ -46,7 +46,9 @@ def make(reply_to: str = "edge", **params: object) -> Sequence:
     stream = OutputTextStream(
         byte_tokenizer(), stop=settings.stop, include_stop=settings.include_stop
     )
-    (sequence,) = make_sequences(submit, first_order=0, now_s=0.0, vocab_size=300, text=[stream])
+    (sequence,) = make_sequences(
+        submit, first_order=0, now_s=0.0, vocab_size=300, open_text=lambda: stream
+    )
     return sequence
 
 
@@ -87,9 +89,10 @@ def test_the_context_limit_ends_a_sequence() -> None:
     assert edge.text() == "abc"
 
 
-def test_outputs_are_grouped_by_edge_and_carry_the_ledger_once() -> None:
+def test_outputs_are_grouped_by_edge_and_the_last_carries_the_ledger() -> None:
     edge = Edge()
     first, second = make("one", max_tokens=1), make("two")
+    first.owes_ledger = second.owes_ledger = False
     edge.emitter.take_token(first, 65)
     edge.emitter.take_token(second, 66)
     edge.emitter.flush()
@@ -99,6 +102,15 @@ def test_outputs_are_grouped_by_edge_and_carry_the_ledger_once() -> None:
     assert ended.ledger is not None
     assert (ended.ledger.output_tokens, ended.ledger.decode_rank) == (1, 3)
     assert open_.ledger is None
+
+
+def test_the_first_output_after_each_start_tells_what_bringing_the_kv_took() -> None:
+    edge, sequence = Edge(), make()
+    edge.play(sequence, b"ab")
+    sequence.owes_ledger = True
+    edge.play(sequence, b"cd")
+    told = [one.ledger is not None for _, message in edge.sent for one in message.outputs]
+    assert told == [True, False, True, False]
 
 
 def test_failures_carry_their_line() -> None:

@@ -23,7 +23,7 @@ def make(roster: Roster, name: str, num_choices: int = 1) -> list[Sequence]:
         first_order=roster.take_orders(num_choices),
         now_s=0.0,
         vocab_size=300,
-        text=[OutputTextStream(byte_tokenizer()) for _ in range(num_choices)],
+        open_text=lambda: OutputTextStream(byte_tokenizer()),
     )
     roster.add(sequences)
     return sequences

@@ -21,8 +21,13 @@ def make(num_choices: int, **params: object) -> list:
         params=SamplingParams(max_tokens=4, **params),
         num_choices=num_choices,
     )
-    text = [OutputTextStream(byte_tokenizer()) for _ in range(num_choices)]
-    return make_sequences(submit, first_order=7, now_s=1.0, vocab_size=300, text=text)
+    return make_sequences(
+        submit,
+        first_order=7,
+        now_s=1.0,
+        vocab_size=300,
+        open_text=lambda: OutputTextStream(byte_tokenizer()),
+    )
 
 
 def test_choices_have_their_own_place_text_and_noise() -> None:

@@ -175,7 +175,7 @@ class Dispatcher:
             self._metrics.itl.observe((now_s - last_s) / num_tokens, times=num_tokens)
         call.last_s[output.choice] = now_s
         self._metrics.num_output_tokens += num_tokens
-        if output.ledger is not None:
+        if output.ledger is not None and output.finish_reason is not None:
             self._metrics.note_ledger(output.ledger)
 
     def _on_topology(self, topology: Topology) -> None:
