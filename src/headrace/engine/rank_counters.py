@@ -33,12 +33,13 @@ def part_counters(parts: Parts) -> dict[str, float]:
 
 def decode_counters(counters: DecodeCounters, receiving: Receiving | None) -> dict[str, float]:
     """Return what a decode or mono rank counts besides."""
-    received = receiving.counters() if receiving is not None else {}
+    received: dict[str, float] = {}
+    if receiving is not None:
+        received = {**receiving.counters(), "headrace_session_retries_total": counters.retries}
     return {
         **received,
         "headrace_steps_total": counters.steps,
         "headrace_local_prefills_total": counters.local_prefills,
         "headrace_preemptions_total": counters.preemptions,
-        "headrace_session_retries_total": counters.retries,
         "headrace_sequences_ended_total": counters.ended,
     }
