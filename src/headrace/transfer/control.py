@@ -82,7 +82,7 @@ class ControlSocket:
                 raise ConfigError(f"control address {address}: cannot bind: {error}") from error
         self._context, self._pull = context, pull
         if self._host:
-            self.address = pull.last_endpoint.rstrip(b"\0").decode()
+            self.address = pull.get_string(zmq.LAST_ENDPOINT).rstrip("\0")
             addresses = (self.address, self._local_address)
             self._incoming = Incoming(addresses, seal=self._seal, counts=self._counts)
 
