@@ -14,6 +14,8 @@ Composes each component's own config and holds the cross-checks. A deployment fi
     block_size = 16
     [serving]
     port = 8000
+    [router]
+    late_s = 3.0
 
 Without ``[prefill]`` and ``[decode]`` the deployment is one ``mono`` replica.
 """
@@ -35,6 +37,7 @@ from headrace.core.sharding import Role, Sharding, check_sharding
 from headrace.models.config import ModelConfig
 from headrace.models.shard import shard_of
 from headrace.serving.openai.config import ServingConfig
+from headrace.serving.router.config import RegistryConfig
 
 TRANSPORTS = ("shm",)
 MAX_REPLICAS = 64
@@ -79,6 +82,7 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         mono: Replicas that do both; excludes the other two.
         engine: Knobs of every rank.
         serving: The HTTP edge.
+        router: When ranks count as late, dead or stuck.
     """
 
     model: str = "tiny"
@@ -88,6 +92,7 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     mono: ReplicaConfig | None = None
     engine: EngineConfig = EngineConfig()
     serving: ServingConfig = ServingConfig()
+    router: RegistryConfig = RegistryConfig()
 
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:

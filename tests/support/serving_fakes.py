@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import msgspec
+from opentelemetry.trace import NoOpTracer, Tracer
 
 from headrace.core.clock import SystemClock
 from headrace.core.errors import RequestError
@@ -32,13 +34,15 @@ from headrace.serving.openai.config import ServedModel, ServingConfig
 from headrace.serving.openai.dispatcher import Dispatcher
 from headrace.serving.openai.metrics import ServingMetrics
 from headrace.serving.openai.server import HttpServer
-from headrace.serving.router.registry import Registry, RegistryConfig
+from headrace.serving.router.config import RegistryConfig
+from headrace.serving.router.registry import Registry
 
 MODEL = "tiny"
 VOCAB_SIZE = 300
 EDGE = "ipc://edge"
 MAX_SEQUENCES = 64
 CONTEXT_TOKENS = 512
+NO_TRACER = NoOpTracer()
 
 
 class ManualClock:
@@ -95,12 +99,18 @@ Script = Callable[[Submit], Iterator[Output]]
 
 
 def say(submit: Submit, text: str, **last: Any) -> Iterator[Output]:
-    """Play ``text`` byte by byte to every choice, cut at ``max_tokens``; then finish."""
+    """Play ``text`` byte by byte to every choice, cut at ``max_tokens``; then finish.
+
+    Choices that were resumed go on behind what their client has.
+    """
     data = text.encode()
     is_cut = len(data) > submit.params.max_tokens
     data = data[: submit.params.max_tokens]
+    num_had = dict.fromkeys(range(submit.num_choices), 0)
+    if submit.resumed:
+        num_had = {each.choice: len(each.output_ids) for each in submit.resumed}
     for i, byte in enumerate(data):
-        for choice in range(submit.num_choices):
+        for choice in (choice for choice, had in num_had.items() if i >= had):
             is_last = i == len(data) - 1
             reason = FinishReason.LENGTH if is_cut else FinishReason.STOP
             yield Output(
@@ -201,6 +211,18 @@ def topology(
     return Topology(replicas=[decode] if mono else [prefill, decode])
 
 
+def re_forming(members: Topology, name: str, *, without: Sequence[int] = ()) -> Topology:
+    """Return ``members`` while the replica of that name re-forms, some of its ranks being gone."""
+
+    def changed(replica: ReplicaInfo) -> ReplicaInfo:
+        if replica.name != name:
+            return replica
+        ranks = [info for info in replica.ranks if info.rank not in without]
+        return msgspec.structs.replace(replica, ranks=ranks, is_up=False)
+
+    return Topology(replicas=[changed(replica) for replica in members.replicas])
+
+
 def beat(
     replica: str, rank: int, *, progress: int = 0, has_work: bool = False, **load: Any
 ) -> Heartbeat:
@@ -244,6 +266,13 @@ class Stack:
     client: httpx.AsyncClient
     url: str = ""
 
+    def announce(self, members: Topology) -> None:
+        """Tell the front who is there; ranks of replicas that are up give a sign of life."""
+        for listener in (self.registry.on_message, self.front.dispatcher.on_message):
+            listener(members)
+        up = Topology(replicas=[replica for replica in members.replicas if replica.is_up])
+        beat_all(self.registry, up)
+
     async def chat(self, content: str = "hi", **fields: Any) -> httpx.Response:
         """Post a chat completion with one user message."""
         messages = fields.pop("messages", [{"role": "user", "content": content}])
@@ -256,7 +285,9 @@ class Stack:
         return await self.client.post("/v1/completions", json=body)
 
 
-def make_stack(script: Script = hello, *, clock: Any = None, **config: Any) -> Stack:
+def make_stack(
+    script: Script = hello, *, clock: Any = None, tracer: Tracer = NO_TRACER, **config: Any
+) -> Stack:
     """Build the front in this process, without a socket."""
     clock = clock or SystemClock()
     settings = ServingConfig(port=0, **config)
@@ -272,6 +303,8 @@ def make_stack(script: Script = hello, *, clock: Any = None, **config: Any) -> S
         clock=clock,
         max_requests=settings.max_requests,
         max_backlog=settings.max_backlog,
+        deadline_s=settings.deadline_s,
+        max_retries=settings.max_retries,
     )
     engine.deliver = dispatcher.on_message
     front = Front(
@@ -287,6 +320,7 @@ def make_stack(script: Script = hello, *, clock: Any = None, **config: Any) -> S
         dispatcher=dispatcher,
         fleet=registry,
         metrics=metrics,
+        tracer=tracer,
     )
     transport = httpx.ASGITransport(create_app(front), raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://front")

@@ -104,6 +104,8 @@ def test_flags_change_single_keys_of_a_table(tmp_path: Path) -> None:
         ("[engin]\n", r"deploy\.toml: unknown key 'engin'; did you mean 'engine'"),
         ("[decode]\nddp = 2", r"deploy\.toml\.decode: unknown key 'ddp'; did you mean 'dp'"),
         ("[serving]\nprot = 1", r"deploy\.toml\.serving: unknown key 'prot'.*'port'"),
+        ("[router]\nlate = 1.0", r"deploy\.toml\.router: unknown key 'late'.*'late_s'"),
+        ("[router]\nlate_s = 20.0", r"late_s=20.0, dead_s=15.0: expected 0 < late_s <= dead_s"),
         ("[mono]\ndp = 'two'", "Expected `int`, got `str`"),
         ("[mono]\nreplicas = 0", "replicas=0: expected 1 to 64"),
         ("[prefill]\ntp = 2", "prefill without decode"),

@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from opentelemetry.trace import Tracer
+
 from headrace.cli.running import RunningCluster, to_the_end
 from headrace.cli.source import ModelSource, served_model
+from headrace.cli.traces import exported_traces
 from headrace.cluster.events import Event, ignore
 from headrace.cluster.local import SupervisorConfig
 from headrace.core.clock import SystemClock
@@ -18,7 +21,7 @@ from headrace.serving.openai.app import Front, create_app
 from headrace.serving.openai.dispatcher import Dispatcher
 from headrace.serving.openai.metrics import ServingMetrics
 from headrace.serving.openai.server import HttpServer
-from headrace.serving.router.registry import Registry, RegistryConfig
+from headrace.serving.router.registry import Registry
 from headrace.text.chat_template import ChatTemplate
 from headrace.text.tokenizer import Tokenizer
 
@@ -117,22 +120,23 @@ async def running_server(
         UserError: A busy port, a sharding, folder or checkpoint that a person can mend.
         ReplicaError: A rank died or was not ready in time.
     """
-    cluster = RunningCluster(config, source, on_event=on_event, supervision=supervision)
-    server: RunningServer | None = None
-    try:
-        cluster.open()
-        server = _make_server(config, source, cluster)
-        await server.start()
-        yield server
-    finally:
-        await to_the_end(server.stop() if server is not None else cluster.stop())
+    with exported_traces(config.serving.otlp_endpoint) as tracer:
+        cluster = RunningCluster(config, source, on_event=on_event, supervision=supervision)
+        server: RunningServer | None = None
+        try:
+            cluster.open()
+            server = _make_server(config, source, cluster, tracer)
+            await server.start()
+            yield server
+        finally:
+            await to_the_end(server.stop() if server is not None else cluster.stop())
 
 
 def _make_server(
-    config: DeploymentConfig, source: ModelSource, cluster: RunningCluster
+    config: DeploymentConfig, source: ModelSource, cluster: RunningCluster, tracer: Tracer
 ) -> RunningServer:
     serving, clock, metrics = config.serving, SystemClock(), ServingMetrics()
-    registry = Registry(RegistryConfig(), clock=clock)
+    registry = Registry(config.router, clock=clock)
     dispatcher = Dispatcher(
         cluster,
         registry,
@@ -141,6 +145,7 @@ def _make_server(
         max_requests=serving.max_requests,
         max_backlog=serving.max_backlog,
         deadline_s=serving.deadline_s,
+        max_retries=serving.max_retries,
     )
     metrics.further.append(cluster.counters)
     template = ChatTemplate.open(source.folder)
@@ -152,5 +157,6 @@ def _make_server(
         dispatcher=dispatcher,
         fleet=registry,
         metrics=metrics,
+        tracer=tracer,
     )
     return RunningServer(cluster, front, registry)

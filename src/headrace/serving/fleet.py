@@ -9,7 +9,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from headrace.core.messages import Topology
+from headrace.core.messages import ReplicaInfo, Topology
 from headrace.core.sharding import Role
 
 
@@ -75,7 +75,7 @@ class Fleet(Protocol):
         """Choose where a request runs and count it as load there until ``release``.
 
         Raises:
-            RequestError: Status 503: no decode rank is alive.
+            RequestError: Status 503: no decode replica is up; the message says which re-forms.
         """
         ...
 
@@ -104,10 +104,42 @@ class Fleet(Protocol):
         ...
 
 
-def live_ranks(topology: Topology) -> set[tuple[str, int, int]]:
-    """Return (replica, rank, generation) of every rank in ``topology``."""
-    return {
-        (replica.name, info.rank, info.generation)
-        for replica in topology.replicas
-        for info in replica.ranks
-    }
+def loss_of(placement: Placement, topology: Topology) -> str:
+    """Return what took a request's decode rank from it, in words; empty while it is there.
+
+    A rank's work does not outlive its replica's generation, so a replica that re-forms has lost
+    the work of all its ranks.
+    """
+    name = placement.replica
+    replica = next((each for each in topology.replicas if each.name == name), None)
+    if replica is None:
+        return f"decode replica {name} is gone"
+    here = {info.rank: info.generation for info in replica.ranks}
+    if placement.rank not in here:
+        return f"decode rank {name}.{placement.rank} died"
+    if here[placement.rank] != placement.generation:
+        return f"decode rank {name}.{placement.rank} was started anew"
+    if not replica.is_up:
+        return f"decode replica {name} {absence(replica)}"
+    return ""
+
+
+def absence(replica: ReplicaInfo) -> str:
+    """Return in words what a replica that is not up waits for.
+
+    Example:
+        >>> from headrace.core.sharding import Sharding
+        >>> sharding = Sharding(dp=2, ep=2)
+        >>> absence(ReplicaInfo(name="d", role=Role.DECODE, sharding=sharding, ranks=[]))
+        're-forms without ranks 0, 1'
+    """
+    here = {info.rank for info in replica.ranks}
+    missing = [str(rank) for rank in range(replica.sharding.num_ranks) if rank not in here]
+    if not missing:
+        return "re-forms"
+    return f"re-forms without rank{'s' * (len(missing) > 1)} {', '.join(missing)}"
+
+
+def addresses(topology: Topology) -> set[str]:
+    """Return the control addresses of all ranks in ``topology``."""
+    return {info.address for replica in topology.replicas for info in replica.ranks}

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from fastapi import FastAPI
 from msgspec import Struct
+from opentelemetry.trace import NoOpTracer, Tracer
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -34,6 +35,7 @@ from headrace.serving.openai.parse import parse_body, read_body
 from headrace.serving.openai.ports import ChatTemplate, Tokenizer
 from headrace.serving.openai.prompts import chat_prompt, completion_prompts, resolve_max_tokens
 from headrace.serving.openai.sampling import num_choices, sampling_params
+from headrace.serving.openai.tracing import RequestTrace
 from headrace.serving.openai.unsupported import refuse_unsupported
 
 
@@ -48,6 +50,7 @@ class Front(Struct, frozen=True, kw_only=True):
         dispatcher: Sends requests and routes outputs.
         fleet: Replicas, for readiness, limits and metrics.
         metrics: The dispatcher's own metrics object.
+        tracer: Makes the spans of requests.
     """
 
     config: ServingConfig
@@ -57,6 +60,7 @@ class Front(Struct, frozen=True, kw_only=True):
     dispatcher: Dispatcher
     fleet: Fleet
     metrics: ServingMetrics
+    tracer: Tracer = NoOpTracer()
 
 
 def create_app(front: Front) -> ASGIApp:
@@ -130,36 +134,48 @@ class _Routes:
     # -- generation ---------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Response:
-        front = self._front
+        front, arrived_ns = self._front, time.time_ns()
         body = parse_body(await self._read(request), ChatBody)
         self._check_model(body.model)
         refuse_unsupported(body)
         prompt = await chat_prompt(body, front.template, front.tokenizer, config=front.config)
-        return self._generate(body, [prompt])
+        return self._generate(body, [prompt], request, arrived_ns)
 
     async def completions(self, request: Request) -> Response:
-        front = self._front
+        front, arrived_ns = self._front, time.time_ns()
         body = parse_body(await self._read(request), CompletionBody)
         self._check_model(body.model)
         refuse_unsupported(body)
         prompts = await completion_prompts(
             body, front.tokenizer, config=front.config, vocab_size=front.model.vocab_size
         )
-        return self._generate(body, prompts)
+        return self._generate(body, prompts, request, arrived_ns)
 
     async def _read(self, request: Request) -> bytes:
         return await read_body(request, max_bytes=self._front.config.max_body_mib << 20)
 
-    def _generate(self, body: ChatBody | CompletionBody, prompts: list[list[int]]) -> Answer:
+    def _generate(
+        self,
+        body: ChatBody | CompletionBody,
+        prompts: list[list[int]],
+        request: Request,
+        arrived_ns: int,
+    ) -> Answer:
         front = self._front
+        path = request.url.path
+        trace = RequestTrace(front.tracer, path, request.headers, arrived_ns=arrived_ns)
         inbox = front.dispatcher.open()
         try:
             self._submit(body, prompts, inbox=inbox)
-        except BaseException:
+        except BaseException as error:
+            trace.refuse(str(error))
             inbox.close()
             raise
         options = self._options(body, prompts)
-        return Answer(inbox, options, tokenizer=front.tokenizer, metrics=front.metrics)
+        trace.note_submitted(
+            answer_id=options.answer_id, model=options.model, prompt_tokens=options.prompt_tokens
+        )
+        return Answer(inbox, options, tokenizer=front.tokenizer, metrics=front.metrics, trace=trace)
 
     def _submit(
         self, body: ChatBody | CompletionBody, prompts: list[list[int]], *, inbox: Inbox

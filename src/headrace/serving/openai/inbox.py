@@ -11,90 +11,50 @@ from collections import deque
 from collections.abc import Callable
 
 from headrace.core.messages import Output
-from headrace.core.requests import FinishReason
-from headrace.serving.fleet import Placement
-
-
-class Call:
-    """One request at one decode rank: the dispatcher's record of it.
-
-    Attributes:
-        request_id: Name inside the deployment.
-        placement: Where it runs.
-        first_index: Index that the client sees for choice 0.
-        started_s: When it was submitted, by the dispatcher's clock [s].
-        last_s: Per choice, when its last output came.
-        has_output: Some choice has had an output.
-        unfinished: Choices that have not ended.
-    """
-
-    def __init__(self, request_id: str, placement: Placement, *, inbox: Inbox, started_s: float):
-        self.request_id = request_id
-        self.placement = placement
-        self.inbox = inbox
-        self.first_index = inbox.num_choices
-        self.started_s = started_s
-        self.last_s: list[float | None] = [None] * placement.num_sequences
-        self.has_output = False
-        self.unfinished = set(range(placement.num_sequences))
-
-    def push(self, output: Output) -> None:
-        """Hand one output to the reader."""
-        if output.finish_reason is not None:
-            self.unfinished.discard(output.choice)
-        self.inbox.push(self.first_index + output.choice, output)
-
-    def fail(self, reason: str) -> None:
-        """End every unfinished choice with an error that is not the request's fault."""
-        self.inbox.is_unavailable = True
-        for choice in sorted(self.unfinished):
-            self.push(
-                Output(
-                    request_id=self.request_id,
-                    choice=choice,
-                    token_ids=[],
-                    finish_reason=FinishReason.ERROR,
-                    error=reason,
-                )
-            )
 
 
 class Inbox:
     """An async iterator over batches of (index, output), read by one task.
 
     A batch holds everything that came since the last one, so a slow reader catches up in one go.
-    Iteration ends when every choice of every call has ended, or at once after ``hang_up``.
-
-    Args:
-        close: What ``close`` does with each call: the dispatcher forgets it, and aborts it where
-            it runs if it is not over.
+    Iteration ends when every choice that joined has ended, or at once after ``hang_up``.
 
     Attributes:
-        calls: The calls whose outputs come here.
+        num_choices: Choices of all calls that joined.
         is_hung_up: The client is gone: nobody will read what still comes.
         is_unavailable: A failure was the deployment's (a dead rank, a stop), not the request's.
     """
 
-    def __init__(self, close: Callable[[Call], None]) -> None:
-        self.calls: list[Call] = []
+    def __init__(self) -> None:
+        self.num_choices = 0
         self.is_hung_up = False
         self.is_unavailable = False
-        self._close = close
+        self._num_open = 0
+        self._closers: list[Callable[[], None]] = []
         self._waiting: deque[tuple[int, Output]] = deque()
         self._waiter: asyncio.Future[None] | None = None
-
-    @property
-    def num_choices(self) -> int:
-        """Choices of all calls."""
-        return sum(call.placement.num_sequences for call in self.calls)
 
     @property
     def num_waiting(self) -> int:
         """Outputs not yet read."""
         return len(self._waiting)
 
+    def join(self, num_choices: int, close: Callable[[], None]) -> int:
+        """Expect a call's outputs; ``close`` is called once nobody reads them any more.
+
+        Returns:
+            The index that the client sees for the call's choice 0.
+        """
+        first_index = self.num_choices
+        self.num_choices += num_choices
+        self._num_open += num_choices
+        self._closers.append(close)
+        return first_index
+
     def push(self, index: int, output: Output) -> None:
         """Add an output and wake the reader."""
+        if output.finish_reason is not None:
+            self._num_open -= 1
         self._waiting.append((index, output))
         self._wake()
 
@@ -105,16 +65,17 @@ class Inbox:
         self._wake()
 
     def close(self) -> None:
-        """Close every call; those not over are aborted. Idempotent."""
-        for call in self.calls:
-            self._close(call)
+        """Close every call that joined; those not over are aborted. Idempotent."""
+        closers, self._closers = self._closers, []
+        for close in closers:
+            close()
 
     def __aiter__(self) -> Inbox:
         return self
 
     async def __anext__(self) -> list[tuple[int, Output]]:
         while not self._waiting:
-            if self.is_hung_up or not any(call.unfinished for call in self.calls):
+            if self.is_hung_up or not self._num_open:
                 raise StopAsyncIteration
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter

@@ -13,8 +13,11 @@ from headrace.serving.openai.config import SamplingDefaults, ServingConfig
         ({"api_keys": ("a", "")}, "an empty key would let everybody in"),
         ({"max_requests": 0}, "max_requests=0"),
         ({"max_body_mib": 0}, "max_body_mib=0"),
+        ({"max_retries": -1}, "max_retries=-1"),
+        ({"deadline_s": 0.0}, "deadline_s=0.0"),
+        ({"shutdown_s": float("nan")}, "shutdown_s=nan"),
     ],
-    ids=["port", "key", "requests", "body"],
+    ids=["port", "key", "requests", "body", "retries", "deadline", "shutdown"],
 )
 def test_settings_that_cannot_be_are_refused(values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):

@@ -8,8 +8,9 @@ import pytest
 
 from headrace.core.codec import Codec
 from headrace.core.errors import RequestError
-from headrace.core.messages import Abort, Output, Outputs, RankInfo, Submit, Topology
+from headrace.core.messages import Abort, Output, Outputs, RankInfo, Submit
 from headrace.core.requests import FinishReason, Ledger, SamplingParams
+from headrace.serving.openai.call import Call
 from headrace.serving.openai.dispatcher import Dispatcher
 from headrace.serving.openai.inbox import Inbox
 from headrace.transfer.control import AsyncControlSocket
@@ -47,6 +48,12 @@ def output(request_id: str, *, choice: int = 0, is_last: bool = False, tokens: i
     )
 
 
+def name(call: Call) -> str:
+    """Return the id of a call's attempt."""
+    assert call.attempt is not None
+    return call.attempt.request_id
+
+
 async def read(inbox: Inbox) -> list[tuple[int, Output]]:
     return await anext(inbox)
 
@@ -54,17 +61,19 @@ async def read(inbox: Inbox) -> list[tuple[int, Output]]:
 async def test_a_request_goes_to_its_rank_with_all_it_needs(
     stack: Stack, dispatcher: Dispatcher
 ) -> None:
-    call = dispatcher.submit(dispatcher.open(), [1, 2], PARAMS, num_choices=2, trace=True)
+    request_id = name(
+        dispatcher.submit(dispatcher.open(), [1, 2], PARAMS, num_choices=2, trace=True)
+    )
     (submit,) = stack.engine.submits
-    assert stack.engine.addresses == ["ipc://decode0.0.1"] == [call.placement.address]
-    assert (submit.request_id, submit.reply_to) == (call.request_id, EDGE)
+    assert stack.engine.addresses == ["ipc://decode0.0.1"]
+    assert (submit.request_id, submit.reply_to) == (request_id, EDGE)
     assert (submit.prompt_ids, submit.params, submit.num_choices) == ([1, 2], PARAMS, 2)
     assert (submit.prefill_replica, submit.ordinal, submit.trace) == ("prefill0", 0, True)
 
 
 async def test_no_two_requests_ever_share_a_name(stack: Stack, dispatcher: Dispatcher) -> None:
     other = make_stack(nothing).front.dispatcher
-    names = [each.submit(each.open(), [1], PARAMS).request_id for each in (dispatcher, other) * 2]
+    names = [name(each.submit(each.open(), [1], PARAMS)) for each in (dispatcher, other) * 2]
     assert len(set(names)) == 4
     assert [submit.ordinal for submit in stack.engine.submits] == [0, 1]
 
@@ -72,7 +81,7 @@ async def test_no_two_requests_ever_share_a_name(stack: Stack, dispatcher: Dispa
 async def test_outputs_reach_their_own_reader(dispatcher: Dispatcher) -> None:
     inboxes = [dispatcher.open(), dispatcher.open()]
     first, second = (dispatcher.submit(inbox, [1], PARAMS) for inbox in inboxes)
-    send(dispatcher, output(second.request_id), output(first.request_id, tokens=2))
+    send(dispatcher, output(name(second)), output(name(first), tokens=2))
     assert [len(o.token_ids) for _, o in await read(inboxes[0])] == [2]
     assert [len(o.token_ids) for _, o in await read(inboxes[1])] == [1]
 
@@ -81,20 +90,20 @@ async def test_closing_an_unfinished_call_aborts_it_once(
     stack: Stack, dispatcher: Dispatcher
 ) -> None:
     inbox = dispatcher.open()
-    call = dispatcher.submit(inbox, [1], PARAMS)
+    request_id = name(dispatcher.submit(inbox, [1], PARAMS))
     inbox.close()
     inbox.close()
-    assert stack.engine.aborts == [call.request_id]
+    assert stack.engine.aborts == [request_id]
     assert dispatcher.num_calls == 0
     assert stack.front.metrics.num_aborts == 1
-    send(dispatcher, output(call.request_id))
+    send(dispatcher, output(request_id))
     assert stack.front.metrics.num_late_outputs == 1
 
 
 async def test_closing_a_finished_call_aborts_nothing(stack: Stack, dispatcher: Dispatcher) -> None:
     inbox = dispatcher.open()
-    call = dispatcher.submit(inbox, [1], PARAMS)
-    send(dispatcher, output(call.request_id, is_last=True))
+    request_id = name(dispatcher.submit(inbox, [1], PARAMS))
+    send(dispatcher, output(request_id, is_last=True))
     inbox.close()
     assert stack.engine.aborts == []
 
@@ -103,13 +112,13 @@ async def test_an_abort_that_a_full_queue_refused_is_sent_with_the_next_sign_of_
     stack: Stack, dispatcher: Dispatcher
 ) -> None:
     inbox = dispatcher.open()
-    call = dispatcher.submit(inbox, [1], PARAMS)
+    request_id = name(dispatcher.submit(inbox, [1], PARAMS))
     stack.engine.is_full = True
     inbox.close()
     assert stack.engine.aborts == []
     stack.engine.is_full = False
     dispatcher.on_message(beat("decode0", 0))
-    assert stack.engine.aborts == [call.request_id]
+    assert stack.engine.aborts == [request_id]
 
 
 async def test_a_rank_that_takes_no_more_is_an_answer_and_leaves_no_call(
@@ -136,43 +145,22 @@ async def test_requests_in_flight_are_bounded(dispatcher: Dispatcher) -> None:
 
 async def test_a_reader_that_never_reads_is_given_up(stack: Stack, dispatcher: Dispatcher) -> None:
     inbox = dispatcher.open()
-    call = dispatcher.submit(inbox, [1], PARAMS)
+    request_id = name(dispatcher.submit(inbox, [1], PARAMS))
     for _ in range(9):
-        send(dispatcher, output(call.request_id))
-    assert stack.engine.aborts == [call.request_id]
+        send(dispatcher, output(request_id))
+    assert stack.engine.aborts == [request_id]
     batch = await read(inbox)
     assert len(batch) == 6
     assert "slow reader" in batch[-1][1].error
-
-
-async def test_calls_of_a_dead_decode_rank_end_with_an_error_and_others_go_on(
-    dispatcher: Dispatcher,
-) -> None:
-    inboxes = [dispatcher.open(), dispatcher.open()]
-    first, second = (dispatcher.submit(inbox, [1], PARAMS) for inbox in inboxes)
-    assert (first.placement.rank, second.placement.rank) == (0, 1)
-    members = topology()
-    members.replicas[1].ranks.pop(0)
-    dispatcher.on_message(Topology(replicas=members.replicas))
-    assert "decode rank decode0.0 died" in (await read(inboxes[0]))[0][1].error
-    send(dispatcher, output(second.request_id))
-    assert (await read(inboxes[1]))[0][1].error == ""
-
-
-async def test_a_new_generation_is_another_rank(dispatcher: Dispatcher) -> None:
-    inbox = dispatcher.open()
-    dispatcher.submit(inbox, [1], PARAMS)
-    dispatcher.on_message(topology(generation=2))
-    assert (await read(inbox))[0][1].finish_reason is FinishReason.ERROR
 
 
 async def test_stopping_ends_open_calls_and_accepts_no_more(
     stack: Stack, dispatcher: Dispatcher
 ) -> None:
     inbox = dispatcher.open()
-    call = dispatcher.submit(inbox, [1], PARAMS)
+    request_id = name(dispatcher.submit(inbox, [1], PARAMS))
     dispatcher.fail_all("the server is stopping")
-    assert stack.engine.aborts == [call.request_id]
+    assert stack.engine.aborts == [request_id]
     assert (await read(inbox))[0][1].error == "the server is stopping"
     with pytest.raises(RequestError, match="stopping"):
         dispatcher.submit(inbox, [1], PARAMS)
@@ -181,11 +169,11 @@ async def test_stopping_ends_open_calls_and_accepts_no_more(
 async def test_times_and_ledgers_are_measured(stack: Stack, dispatcher: Dispatcher) -> None:
     clock, metrics = stack.front.dispatcher._clock, stack.front.metrics
     assert isinstance(clock, ManualClock)
-    call = dispatcher.submit(dispatcher.open(), [1], PARAMS, num_choices=2)
+    request_id = name(dispatcher.submit(dispatcher.open(), [1], PARAMS, num_choices=2))
     clock.time_s += 0.5
-    send(dispatcher, output(call.request_id), output(call.request_id, choice=1))
+    send(dispatcher, output(request_id), output(request_id, choice=1))
     clock.time_s += 0.25
-    send(dispatcher, output(call.request_id, tokens=2, is_last=True))
+    send(dispatcher, output(request_id, tokens=2, is_last=True))
     assert (metrics.ttft.count, metrics.ttft.total) == (1, 0.5)
     assert (metrics.itl.count, metrics.itl.total) == (2, 0.25)
     assert metrics.num_output_tokens == 4
@@ -197,8 +185,8 @@ async def test_times_and_ledgers_are_measured(stack: Stack, dispatcher: Dispatch
 async def test_outputs_of_unknown_choices_and_requests_are_dropped(
     stack: Stack, dispatcher: Dispatcher
 ) -> None:
-    call = dispatcher.submit(dispatcher.open(), [1], PARAMS)
-    send(dispatcher, output(call.request_id, choice=7), output("stranger"))
+    request_id = name(dispatcher.submit(dispatcher.open(), [1], PARAMS))
+    send(dispatcher, output(request_id, choice=7), output("stranger"))
     assert stack.front.metrics.num_late_outputs == 2
 
 
@@ -217,15 +205,15 @@ async def test_requests_and_outputs_cross_the_real_control_sockets(tmp_path: Pat
     try:
         async with asyncio.timeout(10):
             inbox = dispatcher.open()
-            call = dispatcher.submit(inbox, [1, 2, 3], PARAMS)
+            request_id = name(dispatcher.submit(inbox, [1, 2, 3], PARAMS))
             submit = await rank.recv()
             assert isinstance(submit, Submit)
             assert (submit.prompt_ids, submit.reply_to) == ([1, 2, 3], edge.address)
-            rank.send(submit.reply_to, Outputs(rank=0, outputs=[output(call.request_id)]))
+            rank.send(submit.reply_to, Outputs(rank=0, outputs=[output(request_id)]))
             dispatcher.on_message(await edge.recv())
             assert [index for index, _ in await read(inbox)] == [0]
             inbox.close()
-            assert await rank.recv() == Abort(request_id=call.request_id)
+            assert await rank.recv() == Abort(request_id=request_id)
     finally:
         edge.close()
         rank.close()

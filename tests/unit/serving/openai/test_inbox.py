@@ -4,29 +4,27 @@ import asyncio
 
 from headrace.core.messages import Output
 from headrace.core.requests import FinishReason
-from headrace.serving.fleet import Placement
-from headrace.serving.openai.inbox import Call, Inbox
+from headrace.serving.openai.inbox import Inbox
 
 
-def make(*num_choices: int) -> tuple[Inbox, list[Call], list[Call]]:
-    closed: list[Call] = []
-    inbox = Inbox(closed.append)
-    for i, n in enumerate(num_choices):
-        at = Placement(address="a", replica="d", rank=0, generation=1, num_sequences=n)
-        inbox.calls.append(Call(f"r{i}", at, inbox=inbox, started_s=0.0))
-    return inbox, inbox.calls, closed
+def make(*num_choices: int) -> tuple[Inbox, list[int], list[int]]:
+    """Return an inbox, the first index of each call, and the calls that were closed."""
+    closed: list[int] = []
+    inbox = Inbox()
+    first = [inbox.join(n, lambda i=i: closed.append(i)) for i, n in enumerate(num_choices)]
+    return inbox, first, closed
 
 
-def output(choice: int, *, is_last: bool = False) -> Output:
+def output(*, is_last: bool = False) -> Output:
     reason = FinishReason.STOP if is_last else None
-    return Output(request_id="r", choice=choice, token_ids=[1], finish_reason=reason)
+    return Output(request_id="r", choice=0, token_ids=[1], finish_reason=reason)
 
 
 async def test_the_reader_gets_all_that_waits_at_once_under_the_clients_index() -> None:
-    inbox, (first, second), _ = make(2, 1)
-    first.push(output(1))
-    second.push(output(0))
-    first.push(output(0))
+    inbox, first, _ = make(2, 1)
+    assert (first, inbox.num_choices) == ([0, 2], 3)
+    for index in (1, 2, 0):
+        inbox.push(index, output())
     batch = await anext(inbox)
     assert [index for index, _ in batch] == [1, 2, 0]
     assert inbox.num_waiting == 0
@@ -42,10 +40,10 @@ async def test_reading_ends_after_the_last_choice_of_the_last_call() -> None:
 
     task = asyncio.create_task(reader())
     await asyncio.sleep(0)
-    first.push(output(0, is_last=True))
+    inbox.push(first, output(is_last=True))
     await asyncio.sleep(0)
     assert not task.done()
-    second.push(output(0, is_last=True))
+    inbox.push(second, output(is_last=True))
     await asyncio.wait_for(task, 5)
     assert read == [0, 1]
 
@@ -62,20 +60,8 @@ async def test_hanging_up_ends_a_reader_that_waits() -> None:
     assert await asyncio.wait_for(task, 5) == 0
 
 
-async def test_a_failed_call_ends_its_unfinished_choices_only() -> None:
-    inbox, (call,), _ = make(3)
-    call.push(output(1, is_last=True))
-    call.fail("rank died")
-    ended = [(i, o.finish_reason, o.error) for i, o in await anext(inbox)]
-    assert ended == [
-        (1, FinishReason.STOP, ""),
-        (0, FinishReason.ERROR, "rank died"),
-        (2, FinishReason.ERROR, "rank died"),
-    ]
-    assert inbox.is_unavailable
-
-
-async def test_closing_closes_every_call() -> None:
-    inbox, calls, closed = make(1, 1)
+async def test_closing_closes_every_call_once() -> None:
+    inbox, _, closed = make(1, 1)
     inbox.close()
-    assert closed == calls
+    inbox.close()
+    assert closed == [0, 1]

@@ -2,11 +2,12 @@
 
 import pytest
 
-from headrace.core.errors import ConfigError, RequestError
+from headrace.core.errors import RequestError
 from headrace.core.messages import Shutdown, Topology
 from headrace.serving.fleet import Limits
-from headrace.serving.router.registry import Registry, RegistryConfig
-from tests.support.serving_fakes import ManualClock, beat, beat_all, ready, topology
+from headrace.serving.router.config import RegistryConfig
+from headrace.serving.router.registry import Registry
+from tests.support.serving_fakes import ManualClock, beat, beat_all, re_forming, ready, topology
 
 
 @pytest.fixture
@@ -61,7 +62,10 @@ def test_work_without_progress_is_stuck_however_lively_the_heartbeats(
         for name, rank in (("decode0", 0), ("prefill0", 0), ("prefill0", 1)):
             registry.on_message(beat(name, rank))
         registry.on_message(beat("decode0", 1, progress=5, has_work=True))
-    assert registry.readiness().reason == "decode0.1 has made no progress for 31.0 s"
+    assert (
+        registry.readiness().reason
+        == "decode0.1 has made no progress for 31.0 s with requests waiting"
+    )
     registry.on_message(beat("decode0", 1, progress=6, has_work=True))
     assert registry.readiness().is_ready
 
@@ -196,9 +200,72 @@ def test_messages_for_others_change_nothing(registry: Registry) -> None:
     assert registry.readiness().is_ready
 
 
-@pytest.mark.parametrize(
-    "values", [{"late_s": 0.0}, {"late_s": 5.0, "dead_s": 4.0}, {"stuck_s": 0.0}], ids=str
-)
-def test_time_limits_that_contradict_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="expected"):
-        RegistryConfig(**values)
+def test_a_replica_that_re_forms_gets_nothing_and_ready_names_it(registry: Registry) -> None:
+    registry.on_message(re_forming(topology(), "decode0", without=[1]))
+    assert registry.readiness().reason == "decode0 re-forms without rank 1"
+    with pytest.raises(RequestError, match="is alive: decode0 re-forms without rank 1") as caught:
+        registry.place(num_sequences=1)
+    assert caught.value.status == 503
+    members = topology(generation=2)
+    registry.on_message(members)
+    assert registry.place(num_sequences=1).generation == 2, "a late rank, but nothing better"
+    beat_all(registry, members)
+    assert registry.readiness().is_ready
+
+
+def test_survivors_are_not_blamed_while_their_replica_re_forms(
+    registry: Registry, clock: ManualClock
+) -> None:
+    registry.on_message(re_forming(topology(), "decode0", without=[1]))
+    clock.time_s += 20
+    for rank in (0, 1):
+        registry.on_message(beat("prefill0", rank))
+    assert registry.readiness().reason == "decode0 re-forms without rank 1"
+
+
+def test_a_prefill_replica_that_re_forms_is_named_to_the_decoder_when_there_is_no_other(
+    registry: Registry, clock: ManualClock
+) -> None:
+    registry.on_message(re_forming(topology(), "prefill0", without=[0]))
+    placement = registry.place(num_sequences=1)
+    assert placement.prefill_replica == "prefill0"
+    assert "prefill0 re-forms" in placement.reason
+    assert registry.counters()["headrace_local_prefills_total"] == 0
+    join(registry, two_prefillers())
+    registry.on_message(re_forming(two_prefillers(), "prefill0"))
+    assert registry.place(num_sequences=1).prefill_replica == "prefill1"
+
+
+def test_ranks_that_are_away_show_as_not_up(registry: Registry) -> None:
+    registry.on_message(re_forming(topology(), "decode0", without=[1]))
+    up = {(load.replica, load.rank): load.is_up for load in registry.rank_loads()}
+    assert up == {
+        ("decode0", 0): False,
+        ("decode0", 1): False,
+        ("prefill0", 0): True,
+        ("prefill0", 1): True,
+    }
+
+
+def test_limits_outlast_a_restart(registry: Registry) -> None:
+    registry.on_message(ready("decode0", 1, max_tokens=500))
+    registry.on_message(re_forming(topology(), "decode0", without=[1]))
+    assert registry.limits().max_request_tokens == 500
+    registry.on_message(Topology(replicas=topology().replicas[:1]))
+    assert registry.limits() == Limits()
+
+
+def test_a_request_that_never_arrived_turns_ready_red(
+    registry: Registry, clock: ManualClock
+) -> None:
+    placement = registry.place(num_sequences=1)
+    for _ in range(31):
+        clock.time_s += 1
+        beat_all(registry, topology())
+    assert registry.readiness().reason == (
+        "decode0.0 has made no progress for 31.0 s with requests waiting"
+    )
+    registry.note_first_output(placement)
+    registry.release(placement)
+    beat_all(registry, topology())
+    assert registry.readiness().is_ready
