@@ -357,7 +357,8 @@ class Link:
         with self._lock:
             self._is_over = True
             self._counts.add(failed=len(self._writes))
-            outcomes = [job.outcome for job in (*self._writes, *self._fences.values())]
+            outcomes = [write.outcome for write in self._writes]
+            outcomes += [fence.outcome for fence in self._fences.values()]
             self._writes.clear()
             self._fences.clear()
         for outcome in outcomes:
