@@ -43,7 +43,7 @@ from headrace.models.shard import shard_of
 from headrace.serving.openai.config import ServingConfig
 from headrace.serving.router.config import RegistryConfig
 
-TRANSPORTS = ("shm",)
+TRANSPORTS = ("shm", "tcp")
 MAX_REPLICAS = 64
 # The host of the command, among names of hosts.
 HERE = "here"
