@@ -43,7 +43,7 @@ class Agent:
         self._session = session
         self._config = config or AgentConfig()
         self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], AgentSession | None] = {}
         self._num_strangers = 0
 
     async def open(self, host: str, port: int) -> int:
@@ -65,8 +65,9 @@ class Agent:
         """Listen no more and end every deployment's ranks here. Idempotent."""
         if self._server is not None:
             self._server.close()
-        for task in self._tasks:
-            task.cancel()
+        for task, session in self._tasks.items():
+            if session is None or not session.is_ending:
+                task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -75,8 +76,10 @@ class Agent:
             writer.close()
             return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
+        # Also of one that was cancelled before it began.
+        task.add_done_callback(lambda _: writer.close())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = _peer(writer)
@@ -90,10 +93,11 @@ class Agent:
             return
         finally:
             self._num_strangers -= 1
-        try:
-            await AgentSession(wire, secret=self._secret, config=self._session).run()
-        finally:
-            await wire.close()
+        session = AgentSession(wire, secret=self._secret, config=self._session)
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks[task] = session
+        await session.run()
 
 
 def _peer(writer: asyncio.StreamWriter) -> str:

@@ -65,12 +65,17 @@ class AgentSession:
     """Obeys one supervisor; used from one event loop.
 
     Args:
-        wire: Its connection, closed by the caller.
+        wire: Its connection, closed by ``run``.
         secret: The shared secret.
         config: See there.
+
+    Attributes:
+        is_ending: The connection is over; what is left of the deployment is being ended, which is
+            bounded and must not be cut short.
     """
 
     def __init__(self, wire: Wire[AnyOrder], *, secret: bytes, config: SessionConfig) -> None:
+        self.is_ending = False
         self._wire = wire
         self._secret = secret
         self._config = config
@@ -89,8 +94,11 @@ class AgentSession:
         except (ConnectionError, ProtocolError, _RefusedError) as error:
             _log.info("a supervisor left: %s", error)
         finally:
+            self.is_ending = True
             beats.cancel()
             await asyncio.gather(beats, return_exceptions=True)
+            # First of all: that this host is lost says more than how its ranks ended.
+            await self._wire.close()
             await self._end()
 
     def _obey(self, order: AnyOrder) -> None:
@@ -158,6 +166,9 @@ class AgentSession:
             del self._processes[number]
             self._wire.send(NotSpawned(number=number, error=str(error)))
             return
+        if self.is_ending:
+            # It was on its way into life when everything else was ended.
+            process.send_signal(signal.SIGKILL)
         self._wire.send(Spawned(number=number, pid=process.pid))
         ended = await process.wait()
         del self._processes[number]

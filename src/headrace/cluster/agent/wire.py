@@ -13,6 +13,7 @@ that was changed, left out, repeated, or recorded on another connection ends the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import os
@@ -194,11 +195,12 @@ async def meet_supervisor(
 async def hang_up(writer: asyncio.StreamWriter) -> None:
     """Close a connection, whatever state it is in; what is queued has a second to leave."""
     writer.close()
-    try:
-        async with asyncio.timeout(_FLUSH_S):
-            await writer.wait_closed()
-    except (OSError, TimeoutError):
+    closing = asyncio.ensure_future(writer.wait_closed())
+    await asyncio.wait({closing}, timeout=_FLUSH_S)
+    if not closing.done():
         writer.transport.abort()
+    with contextlib.suppress(OSError):
+        await closing
 
 
 async def _read(reader: asyncio.StreamReader, num_bytes: int) -> bytes:
