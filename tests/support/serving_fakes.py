@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx
 import msgspec
+from opentelemetry.trace import NoOpTracer, Tracer
 
 from headrace.core.clock import SystemClock
 from headrace.core.errors import RequestError
@@ -41,6 +42,7 @@ VOCAB_SIZE = 300
 EDGE = "ipc://edge"
 MAX_SEQUENCES = 64
 CONTEXT_TOKENS = 512
+NO_TRACER = NoOpTracer()
 
 
 class ManualClock:
@@ -286,7 +288,9 @@ class Stack:
         return await self.client.post("/v1/completions", json=body)
 
 
-def make_stack(script: Script = hello, *, clock: Any = None, **config: Any) -> Stack:
+def make_stack(
+    script: Script = hello, *, clock: Any = None, tracer: Tracer = NO_TRACER, **config: Any
+) -> Stack:
     """Build the front in this process, without a socket."""
     clock = clock or SystemClock()
     settings = ServingConfig(port=0, **config)
@@ -319,6 +323,7 @@ def make_stack(script: Script = hello, *, clock: Any = None, **config: Any) -> S
         dispatcher=dispatcher,
         fleet=registry,
         metrics=metrics,
+        tracer=tracer,
     )
     transport = httpx.ASGITransport(create_app(front), raise_app_exceptions=False)
     client = httpx.AsyncClient(transport=transport, base_url="http://front")

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.cli import chat, config, demo, load, serve, transfer, verify
+from headrace.cli import chat, config, demo, doctor, load, serve, transfer, verify
 from headrace.core.errors import HeadraceError, UserError
 
 # Typer brings its own click or uses the installed one, depending on its version.
@@ -35,6 +35,7 @@ app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
 app.command("chat")(chat.chat)
 app.command("verify")(verify.verify)
+app.command("doctor")(doctor.doctor)
 app.command("load")(load.load)
 app.add_typer(transfer.app, name="transfer")
 app.add_typer(config.app, name="config")

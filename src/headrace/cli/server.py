@@ -6,8 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from opentelemetry.trace import Tracer
+
 from headrace.cli.running import RunningCluster, to_the_end
 from headrace.cli.source import ModelSource, served_model
+from headrace.cli.traces import exported_traces
 from headrace.cluster.events import Event, ignore
 from headrace.cluster.local import SupervisorConfig
 from headrace.core.clock import SystemClock
@@ -117,19 +120,20 @@ async def running_server(
         UserError: A busy port, a sharding, folder or checkpoint that a person can mend.
         ReplicaError: A rank died or was not ready in time.
     """
-    cluster = RunningCluster(config, source, on_event=on_event, supervision=supervision)
-    server: RunningServer | None = None
-    try:
-        cluster.open()
-        server = _make_server(config, source, cluster)
-        await server.start()
-        yield server
-    finally:
-        await to_the_end(server.stop() if server is not None else cluster.stop())
+    with exported_traces(config.serving.otlp_endpoint) as tracer:
+        cluster = RunningCluster(config, source, on_event=on_event, supervision=supervision)
+        server: RunningServer | None = None
+        try:
+            cluster.open()
+            server = _make_server(config, source, cluster, tracer)
+            await server.start()
+            yield server
+        finally:
+            await to_the_end(server.stop() if server is not None else cluster.stop())
 
 
 def _make_server(
-    config: DeploymentConfig, source: ModelSource, cluster: RunningCluster
+    config: DeploymentConfig, source: ModelSource, cluster: RunningCluster, tracer: Tracer
 ) -> RunningServer:
     serving, clock, metrics = config.serving, SystemClock(), ServingMetrics()
     registry = Registry(config.router, clock=clock)
@@ -153,5 +157,6 @@ def _make_server(
         dispatcher=dispatcher,
         fleet=registry,
         metrics=metrics,
+        tracer=tracer,
     )
     return RunningServer(cluster, front, registry)

@@ -23,6 +23,8 @@ SEGMENTS = Path("/dev/shm")
 MAX_PATH_BYTES = 60
 
 _PREFIX = "headrace-"
+_ID_BYTES = 4
+RUN_NAME_BYTES = len(_PREFIX) + 2 * _ID_BYTES
 _LOCK = "lock"
 
 _log = logging.getLogger(__name__)
@@ -65,8 +67,8 @@ def open_run_dir(base: Path | None = None, *, segments: Path = SEGMENTS) -> RunD
     Raises:
         ConfigError: The folder cannot be made there.
     """
-    base = base or _default_base()
-    name = _PREFIX + secrets.token_hex(4)
+    base = base or default_base()
+    name = _PREFIX + secrets.token_hex(_ID_BYTES)
     if len(os.fsencode(base / name)) > MAX_PATH_BYTES:
         raise ConfigError(
             f"run folder under {base}: expected a path of at most {MAX_PATH_BYTES} bytes, since "
@@ -120,6 +122,7 @@ def _delete(path: Path, segments: Path) -> None:
         _log.info("%s was deleted by somebody else", path)
 
 
-def _default_base() -> Path:
+def default_base() -> Path:
+    """Return where run folders live: the system's temporary folder where its name is short."""
     base = Path(tempfile.gettempdir())
-    return base if len(os.fsencode(base)) + len(_PREFIX) + 9 <= MAX_PATH_BYTES else Path("/tmp")
+    return base if len(os.fsencode(base)) + 1 + RUN_NAME_BYTES <= MAX_PATH_BYTES else Path("/tmp")

@@ -23,6 +23,7 @@ from headrace.comm.patience import Patience
 from headrace.core.errors import ReplicaError
 
 FOLDER = Path("/dev/shm")
+DEFAULT_MAILBOX_BYTES = 1 << 20
 
 _MAGIC = 0x4845_4144_5241_4345
 _VERSION = 1
@@ -97,13 +98,18 @@ class Segment:
         return bool(kind != fcntl.F_UNLCK)
 
 
+def segment_bytes(size: int, mailbox_bytes: int = DEFAULT_MAILBOX_BYTES) -> int:
+    """Return the bytes of a segment for ``size`` ranks."""
+    return _box_offset(2, 0, size, mailbox_bytes)
+
+
 def create(name: str, *, size: int, generation: int, mailbox_bytes: int) -> Segment:
     """Make the segment ``/dev/shm/<name>`` and map it.
 
     Raises:
         ReplicaError: The name exists (a stale segment is never reused), or the memory is short.
     """
-    num_bytes = _box_offset(2, 0, size, mailbox_bytes)
+    num_bytes = segment_bytes(size, mailbox_bytes)
     try:
         descriptor = os.open(FOLDER / name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:

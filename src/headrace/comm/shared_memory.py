@@ -25,8 +25,6 @@ from headrace.comm.group import check_word
 from headrace.comm.patience import Patience
 from headrace.core.errors import CollectiveError, ConfigError, ReplicaError
 
-DEFAULT_MAILBOX_BYTES = 1 << 20
-
 _KINDS = ("nothing", "agree", "barrier", "all_gather", "all_to_all")
 _AGREE, _BARRIER, _ALL_GATHER, _ALL_TO_ALL = range(1, 5)
 
@@ -63,7 +61,7 @@ class SharedMemoryGroup:
         generation: int,
         timeout_s: float,
         join_timeout_s: float | None = None,
-        mailbox_bytes: int = DEFAULT_MAILBOX_BYTES,
+        mailbox_bytes: int = seg.DEFAULT_MAILBOX_BYTES,
     ) -> SharedMemoryGroup:
         """Join the group, waiting until every rank has.
 

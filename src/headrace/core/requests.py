@@ -92,4 +92,5 @@ class Ledger(Struct, kw_only=True):
     num_preemptions: int = 0
     num_retries: int = 0
     prefill_replica: str = ""
+    decode_replica: str = ""
     decode_rank: int = 0

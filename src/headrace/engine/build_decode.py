@@ -43,6 +43,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
         receiving=receiving,
         emitter=Emitter(
             rank=spec.rank,
+            replica=spec.replica,
             eos_token_ids=parts.loaded.eos_token_ids,
             max_model_tokens=parts.loaded.max_model_tokens,
             send=parts.control.send,

@@ -15,6 +15,7 @@ class Emitter:
 
     Args:
         rank: This rank's index, for the edge's records.
+        replica: Its replica's name, likewise.
         eos_token_ids: Tokens that end a sequence unless ``ignore_eos``.
         max_model_tokens: Longest prompt + output [tokens].
         send: Sends a message to a control address.
@@ -27,8 +28,10 @@ class Emitter:
         eos_token_ids: Collection[int],
         max_model_tokens: int,
         send: Callable[[str, Message], object],
+        replica: str = "",
     ) -> None:
         self._rank = rank
+        self._replica = replica
         self._eos = frozenset(eos_token_ids)
         self._max_model_tokens = max_model_tokens
         self._send = send
@@ -55,6 +58,7 @@ class Emitter:
             text += sequence.text.finish()
         has_ledger = reason is not None or sequence.owes_ledger
         sequence.owes_ledger = False
+        sequence.ledger.decode_replica = self._replica
         sequence.ledger.decode_rank = self._rank
         sequence.ledger.reasoning_tokens = sequence.text.num_reasoning_tokens
         self._pending[sequence.submit.reply_to].append(

@@ -32,6 +32,7 @@ FLAGS = {
         *ENGINE,
         *("--against", "--prompts", "--max-tokens", "--seed", "--json"),
     ],
+    "headrace doctor": [*DEPLOYMENT, *ENGINE, "--host", "--port", "--json"],
     "headrace load": ["--check", "--deep"],
     "headrace version": [],
     "headrace config": [],

@@ -90,4 +90,4 @@ def test_a_base_that_does_not_exist_is_refused(base):
 def test_a_long_temporary_folder_falls_back_to_a_short_one(monkeypatch):
     for folder, chosen in (("/var/tmp", "/var/tmp"), ("/" + "x" * 50, "/tmp")):
         monkeypatch.setattr(rundir.tempfile, "gettempdir", lambda folder=folder: folder)
-        assert str(rundir._default_base()) == chosen
+        assert str(rundir.default_base()) == chosen

@@ -19,6 +19,7 @@ from headrace.serving.openai.inbox import Inbox
 from headrace.serving.openai.metrics import ServingMetrics
 from headrace.serving.openai.options import AnswerOptions
 from headrace.serving.openai.ports import Tokenizer
+from headrace.serving.openai.tracing import RequestTrace
 from headrace.serving.openai.usage import Usage
 from headrace.serving.openai.whole import WholeAnswer
 
@@ -43,6 +44,7 @@ class Answer(Response):
         options: What the client asked for.
         tokenizer: Gives the bytes of tokens, for log-probabilities.
         metrics: Counts how sequences ended.
+        trace: The request's span; ended with the answer.
     """
 
     def __init__(
@@ -52,12 +54,14 @@ class Answer(Response):
         *,
         tokenizer: Tokenizer,
         metrics: ServingMetrics,
+        trace: RequestTrace,
     ) -> None:
         super().__init__()
         self._inbox = inbox
         self._options = options
         self._tokenizer = tokenizer
         self._metrics = metrics
+        self._trace = trace
         self._usage = Usage(
             options.prompt_tokens,
             choices_per_prompt=options.choices_per_prompt,
@@ -74,6 +78,7 @@ class Answer(Response):
         finally:
             watcher.cancel()
             self._inbox.close()
+            self._trace.end(is_client_gone=self._inbox.is_hung_up)
 
     async def _watch(self, receive: Receive) -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -128,6 +133,7 @@ class Answer(Response):
         if output.finish_reason is None:
             return False
         self._metrics.note_finish(output.finish_reason)
+        self._trace.note_end(index, output)
         return output.finish_reason in _FAILED
 
     def _error(self, output: Output) -> RequestError:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 from fastapi import FastAPI
 from msgspec import Struct
+from opentelemetry.trace import NoOpTracer, Tracer
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -35,6 +36,7 @@ from headrace.serving.openai.parse import parse_body, read_body
 from headrace.serving.openai.ports import ChatTemplate, Tokenizer
 from headrace.serving.openai.prompts import chat_prompt, completion_prompts
 from headrace.serving.openai.sampling import num_choices, sampling_params
+from headrace.serving.openai.tracing import RequestTrace
 from headrace.serving.openai.unsupported import refuse_unsupported
 
 
@@ -49,6 +51,7 @@ class Front(Struct, frozen=True, kw_only=True):
         dispatcher: Sends requests and routes outputs.
         fleet: Replicas, for readiness, limits and metrics.
         metrics: The dispatcher's own metrics object.
+        tracer: Makes the spans of requests.
     """
 
     config: ServingConfig
@@ -58,6 +61,7 @@ class Front(Struct, frozen=True, kw_only=True):
     dispatcher: Dispatcher
     fleet: Fleet
     metrics: ServingMetrics
+    tracer: Tracer = NoOpTracer()
 
 
 def create_app(front: Front) -> ASGIApp:
@@ -131,7 +135,8 @@ class _Routes:
     # -- generation ---------------------------------------------------------------------------
 
     async def chat(self, request: Request) -> Response:
-        front, data = self._front, await self._read(request)
+        front, arrived_ns = self._front, time.time_ns()
+        data = await self._read(request)
         body = parse_body(data, ChatBody)
         self._check_model(body.model)
         refuse_unsupported(body)
@@ -142,10 +147,11 @@ class _Routes:
             longest=self._longest_prompt(),
             in_thread=len(data) > front.config.executor_bytes,
         )
-        return self._generate(body, [prompt])
+        return self._generate(body, [prompt], request, arrived_ns)
 
     async def completions(self, request: Request) -> Response:
-        front, data = self._front, await self._read(request)
+        front, arrived_ns = self._front, time.time_ns()
+        data = await self._read(request)
         body = parse_body(data, CompletionBody)
         self._check_model(body.model)
         refuse_unsupported(body)
@@ -156,7 +162,7 @@ class _Routes:
             longest=self._longest_prompt(),
             in_thread=len(data) > front.config.executor_bytes,
         )
-        return self._generate(body, prompts)
+        return self._generate(body, prompts, request, arrived_ns)
 
     async def _read(self, request: Request) -> bytes:
         return await read_body(request, max_bytes=self._front.config.max_body_mib << 20)
@@ -165,16 +171,28 @@ class _Routes:
         front = self._front
         return longest_prompt(front.model, front.fleet.limits(), front.config)
 
-    def _generate(self, body: ChatBody | CompletionBody, prompts: list[list[int]]) -> Answer:
+    def _generate(
+        self,
+        body: ChatBody | CompletionBody,
+        prompts: list[list[int]],
+        request: Request,
+        arrived_ns: int,
+    ) -> Answer:
         front = self._front
+        path = request.url.path
+        trace = RequestTrace(front.tracer, path, request.headers, arrived_ns=arrived_ns)
         inbox = front.dispatcher.open()
         try:
             self._submit(body, prompts, inbox=inbox)
-        except BaseException:
+        except BaseException as error:
+            trace.refuse(str(error))
             inbox.close()
             raise
         options = self._options(body, prompts)
-        return Answer(inbox, options, tokenizer=front.tokenizer, metrics=front.metrics)
+        trace.note_submitted(
+            answer_id=options.answer_id, model=options.model, prompt_tokens=options.prompt_tokens
+        )
+        return Answer(inbox, options, tokenizer=front.tokenizer, metrics=front.metrics, trace=trace)
 
     def _submit(
         self, body: ChatBody | CompletionBody, prompts: list[list[int]], *, inbox: Inbox

@@ -31,6 +31,8 @@ class ServingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         max_retries: Times that a request is begun again after a rank was lost; then it ends with
             an error.
         shutdown_s: Time that open streams get to end when the server stops [s].
+        otlp_endpoint: OTLP collector over HTTP that traces are sent to, such as
+            ``http://localhost:4318``; empty leaves it to the ``OTEL_EXPORTER_OTLP_`` variables.
     """
 
     host: str = "127.0.0.1"
@@ -47,12 +49,18 @@ class ServingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     deadline_s: float = 30.0
     max_retries: int = 2
     shutdown_s: float = 3.0
+    otlp_endpoint: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise ConfigError(f"port={self.port}: expected 0 to 65535")
         if any(not key for key in self.api_keys):
             raise ConfigError("api_keys: an empty key would let everybody in; leave it out")
+        if self.otlp_endpoint and not self.otlp_endpoint.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"otlp_endpoint={self.otlp_endpoint!r}: expected the address of a collector, such "
+                f"as http://localhost:4318"
+            )
         for name in ("max_body_mib", "max_requests", "max_choices", "max_backlog"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name}={getattr(self, name)}: expected at least 1")

@@ -9,7 +9,9 @@ from headrace.core.requests import Ledger
 
 # What of a ledger adds up over sequences; the rest are names.
 _SUMMED = tuple(
-    name for name in Ledger.__struct_fields__ if name not in ("prefill_replica", "decode_rank")
+    name
+    for name in Ledger.__struct_fields__
+    if name not in ("prefill_replica", "decode_replica", "decode_rank")
 )
 
 
