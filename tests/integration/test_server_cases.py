@@ -125,7 +125,7 @@ def test_a_prompt_over_any_replicas_limit_is_refused_and_leaves_nothing(
     assert read_metrics(server.url).total("output_tokens_total") == before.total(
         "output_tokens_total"
     )
-    assert wait_metrics(server.url, lambda page: not page.faults).faults == []
+    assert wait_metrics(server.url, lambda page: page.is_settled).faults == []
 
 
 def test_a_deserted_call_is_over_at_once(split: ServerProcess) -> None:
@@ -134,7 +134,7 @@ def test_a_deserted_call_is_over_at_once(split: ServerProcess) -> None:
     with pytest.raises(httpx.ReadTimeout):
         httpx.post(f"{split.url}/v1/completions", json=body, timeout=httpx.Timeout(60.0, read=0.05))
     page = wait_metrics(
-        split.url, lambda page: not page.faults and page.total("aborts_total") > aborts
+        split.url, lambda page: page.is_settled and page.total("aborts_total") > aborts
     )
     assert page.faults == []
     assert page.total("aborts_total") == aborts + 1
@@ -158,7 +158,7 @@ def check_rounds(server: ServerProcess, *, rounds: int, count: int) -> None:
     for number in range(rounds):
         before = read_metrics(server.url)
         desert_all(server.url, count=count, prompt_tokens=1500, seed=number)
-        page = wait_metrics(server.url, lambda page: not page.faults)
+        page = wait_metrics(server.url, lambda page: page.is_settled)
         assert page.faults == [], f"round {number}"
         deserted = page.total("aborts_total") - before.total("aborts_total")
         assert deserted > count / 2, "most left before the end, or this shows nothing"

@@ -33,21 +33,26 @@ class MetricsPage:
     def faults(self) -> list[str]:
         """What is not as it was before the first request; empty when nothing is left of any."""
         used = self.total("total_blocks") - self.total("free_blocks")
-        ended = sum(
-            self.total("rank_sequences_ended_total", role=role) for role in ("decode", "mono")
-        )
-        finished = self.total("finished_total")
         counts = {
             "requests in flight": self.total("requests_in_flight"),
             "running": self.total("running"),
             "waiting": self.total("waiting"),
             "blocks in use": used,
             "blocks in quarantine": self.total("rank_pool_quarantined_blocks"),
-            # A heartbeat from before the end says nothing of what came after it.
-            "ends that no heartbeat has told": finished - ended,
             "replicas that make no progress": 1.0 - self.total("ready"),
         }
         return [f"{what}: {count:g}" for what, count in counts.items() if count]
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing is left, and heartbeats have told the end of every sequence.
+
+        One from before an end says nothing of what came after it. Counts of ranks begin again
+        with each generation: not to be asked after a restart.
+        """
+        roles = ("decode", "mono")
+        ended = sum(self.total("rank_sequences_ended_total", role=role) for role in roles)
+        return not self.faults and ended == self.total("finished_total")
 
 
 def read_metrics(url: str) -> MetricsPage:

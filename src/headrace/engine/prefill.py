@@ -390,13 +390,11 @@ class PrefillLead:
 
     def _refuse(self, request: PrefillRequest, reason: str) -> None:
         self.ended += 1
-        self._send(
-            request.reply_to,
-            SessionFailed(
-                session_id=request.session_id,
-                rank=0,
-                generation=self._generation,
-                reason=reason,
-                is_final=True,
-            ),
+        refused = SessionFailed(
+            session_id=request.session_id,
+            rank=0,
+            generation=self._generation,
+            reason=reason,
+            is_final=True,
         )
+        self._send(request.reply_to, refused)

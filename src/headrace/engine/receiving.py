@@ -382,23 +382,19 @@ class Receiving:
         name = sequence.submit.prefill_replica
         if not name:
             return None
-        up = [replica for replica in self._replicas.values() if replica.is_up]
-        ranked = sorted(up, key=lambda it: (it.name in sequence.failed_replicas, it.name != name))
-        return next(iter(ranked), None)
+        up, failed = [it for it in self._replicas.values() if it.is_up], sequence.failed_replicas
+        return min(up, key=lambda it: (it.name in failed, it.name != name), default=None)
 
 
 def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:
     """Which heads each source rank holds; pool and block sizes do not matter here."""
     num_heads = target.layers[0].num_kv_heads
     held = [split_range(num_heads, replica.sharding.tp, rank.rank) for rank in replica.ranks]
-    return [
-        msgspec.structs.replace(target, first_head=heads.start, num_heads=len(heads))
-        for heads in held
-    ]
+    new = msgspec.structs.replace
+    return [new(target, first_head=heads.start, num_heads=len(heads)) for heads in held]
 
 
 def _where(counters: dict[str, float]) -> str:
     """Where the sender of a heartbeat stood, in words; empty if it does not say."""
-    if "headrace_step" not in counters:
-        return ""
-    return position(int(counters["headrace_step"]), int(counters.get("headrace_layer", -1)))
+    step, layer = counters.get("headrace_step"), counters.get("headrace_layer", -1)
+    return "" if step is None else position(int(step), int(layer))

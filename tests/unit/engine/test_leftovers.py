@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.core.launch import EngineConfig
-from headrace.core.messages import PrefillRequest, Resumed
+from headrace.core.messages import CancelSession, PrefillRequest, Resumed
 from headrace.core.requests import FinishReason
 from headrace.transfer.fake_network import Script as NetworkScript
 from tests.support.engine_world import World
@@ -22,6 +22,28 @@ def test_a_prompt_that_only_the_prefiller_cannot_hold_ends_with_no_token() -> No
     assert end.finish_reason is FinishReason.ERROR
     assert "does not fit the prefill replica's KV cache of 32" in end.error
     assert world.tokens(request) == []
+    world.settle()
+    world.check_idle()
+
+
+@pytest.mark.parametrize("is_elsewhere", [False, True], ids=["preempted", "resumed"])
+def test_what_outgrew_the_prefiller_on_its_way_is_computed_by_the_decoder(
+    is_elsewhere: bool,
+) -> None:
+    # 40 prompt tokens fit the prefiller's 48; prompt and output do not.
+    world = World(tp=2, num_blocks=8, prefill_blocks=3, config=NO_CACHE)
+    fields = {"max_tokens": 60, "ignore_eos": True}
+    whole = world.submit(PROMPT, **fields)
+    world.run(whole)
+    if is_elsewhere:
+        resumed = [Resumed(choice=0, output_ids=world.tokens(whole)[:20])]
+        requests = [world.submit(PROMPT, resumed=resumed, **fields)]
+    else:
+        requests = [world.submit(PROMPT, **fields) for _ in range(2)]
+    world.run(*requests)
+    assert world.text(requests[-1]) == world.text(whole)[20 if is_elsewhere else 0 :]
+    assert world.rank.counters.preemptions > 0 or is_elsewhere
+    assert world.rank.counters.local_prefills == 1
     world.settle()
     world.check_idle()
 
@@ -77,5 +99,30 @@ def test_aborting_a_sequence_that_goes_on_elsewhere_leaves_nothing(moment: str) 
         world.turn()
     world.abort(request)
     world.network_script.held_ranks.clear()
+    world.settle()
+    world.check_idle()
+
+
+def test_transfers_expire_each_at_its_own_time_on_both_sides() -> None:
+    """One whose writes keep coming must not hide those that lost theirs."""
+    network = NetworkScript(losing_ranks={0})
+    config = EngineConfig(prefix_cache=False, max_step_tokens=16)
+    world = World(tp=1, num_blocks=64, network_script=network, config=config)
+    stuck = [world.submit([seed] * 17, deadline_s=10.0) for seed in (1, 2)]
+    for _ in range(4):
+        world.turn()
+    assert world.receiving is not None
+    assert len(world.receiving) == 2
+    network.losing_ranks.clear()
+    alive = world.submit([3] * 200, deadline_s=10.0)
+    cancelled: list[float] = []
+    for _ in range(60):
+        world.turn(seconds=0.9)
+        num_cancelled = sum(isinstance(one, CancelSession) for _, one in world.sent)
+        cancelled += [world.clock.time_s] * (num_cancelled - len(cancelled))
+    assert cancelled == [pytest.approx(10.8)] * 2, "in the first turn after their ten seconds"
+    world.run(alive, *stuck)
+    retries = {name: world.last(name).ledger.num_retries for name in (alive, *stuck)}
+    assert retries == {alive: 0, stuck[0]: 1, stuck[1]: 1}
     world.settle()
     world.check_idle()
