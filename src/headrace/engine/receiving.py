@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.core.clock import Clock
-from headrace.core.flight import Flight, SessionWait, position
+from headrace.core.flight import Flight, SessionWait, told_position
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import (
     CancelSession,
@@ -145,7 +145,7 @@ class Receiving:
                     generation=message.info.generation,
                     progress=message.progress,
                     now_s=now_s,
-                    where=_where(message.counters),
+                    where=told_position(message.counters),
                 )
             case _:
                 raise AssertionError(f"{type(message).__name__} is not about sessions")
@@ -346,10 +346,3 @@ def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:
         msgspec.structs.replace(target, first_head=heads.start, num_heads=len(heads))
         for heads in held
     ]
-
-
-def _where(counters: dict[str, float]) -> str:
-    """Where the sender of a heartbeat stood, in words; empty if it does not say."""
-    if "headrace_step" not in counters:
-        return ""
-    return position(int(counters["headrace_step"]), int(counters.get("headrace_layer", -1)))
