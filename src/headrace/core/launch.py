@@ -98,6 +98,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ranks_on_host: Ranks that share this host's cores.
         supervisor: Control address to report to.
         transport: KV transport.
+        host: Address of this host that the rank's ``tcp`` transport binds and its peers reach.
         engine: The engine's knobs.
     """
 
@@ -114,6 +115,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     supervisor: str
     tokenizer: str = ""
     transport: str = "shm"
+    host: str = "127.0.0.1"
     engine: EngineConfig = EngineConfig()
 
     @property

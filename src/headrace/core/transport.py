@@ -1,12 +1,14 @@
 """The protocol between the transfer engine and the transports: it fits on one screen.
 
 A write is one-sided and unordered. Its immediate is delivered at most once and names the
-destination bytes it delivered; the receiver sums them. Completion at the sender (``is_done``)
-means the source bytes may change; for ``shm`` it is also the proof that the write is over.
+destination bytes it delivered; the receiver sums them. Completion of a write at the sender
+(``is_done``) means the source bytes may change; completion of the **fence** that ends a session's
+writes means that none of them is under way any more: the transport's proof of quiet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -50,6 +52,26 @@ class Immediate(Struct, frozen=True, array_like=True):
     num_bytes: int
 
 
+class Grant(Struct, frozen=True, kw_only=True):
+    """What the writers of one session may touch: some tokens of one sequence, in every layer.
+
+    Attributes:
+        region: The granting rank's own region.
+        block_ids: Its blocks, for the sequence from position 0.
+        start: First token granted.
+        stop: Position after the last one.
+        replica: Name of the writers' replica.
+        writers: Generation of each of its ranks.
+    """
+
+    region: RegionDescriptor
+    block_ids: Sequence[int]
+    start: int
+    stop: int
+    replica: str
+    writers: Mapping[int, int]
+
+
 class Region(Protocol):
     """Registered memory of this process: owns the mapping until ``close``."""
 
@@ -64,10 +86,10 @@ class Region(Protocol):
 
 
 class Completion(Protocol):
-    """One submitted write, as its sender follows it. Polled from one thread."""
+    """One submitted write or fence, as its sender follows it. Polled from one thread."""
 
     def is_done(self) -> bool:
-        """Whether the transport is finished with both sides' bytes, in success or failure."""
+        """Whether the transport is finished with the source bytes, in success or failure."""
         ...
 
     def error(self) -> str:
@@ -121,12 +143,32 @@ class Transport(Protocol):
         """
         ...
 
+    def fence(self, target: RegionDescriptor, imm: int) -> Completion:
+        """End the writes of a session, all of which are done.
+
+        The completion is done when none of them can touch the target any more. Its error says
+        what the writes' own completions could not know: bytes that were refused or lost on the
+        way. Nothing may be written for the session afterwards.
+        """
+        ...
+
+    def grant(self, imm: int, grant: Grant) -> None:
+        """Let a session's writers write. Transports whose peers map the memory cannot refuse."""
+        ...
+
+    def revoke(self, imm: int) -> None:
+        """Take a grant back; on return nothing of the session is written any more, nor will be.
+
+        An id that was never granted is ignored.
+        """
+        ...
+
     def poll(self) -> list[Immediate]:
         """Return immediates that have come since the last call, authentic but not yet judged."""
         ...
 
     def fileno(self) -> int:
-        """Readable when an immediate has come or a write of ours has completed."""
+        """Readable when an immediate has come, or a write or fence of ours has completed."""
         ...
 
     def forget(self, target: RegionDescriptor) -> None:

@@ -30,6 +30,7 @@ from headrace.core.messages import (
     Topology,
 )
 from headrace.core.sharding import Role, split_range
+from headrace.core.transport import Grant
 from headrace.engine.sequence import Sequence
 from headrace.kvcache.pool import BlockPool
 from headrace.transfer.engine import TransferEngine
@@ -210,11 +211,13 @@ class Receiving:
             stop=stop,
             seed=imm,
         )
+        generations = {rank.rank: rank.generation for rank in replica.ranks}
+        self._grant(imm, sequence, replica.name, writers=generations)
         self._sessions.open(
             session_id,
             imm=imm,
             replica=replica.name,
-            generations={rank.rank: rank.generation for rank in replica.ranks},
+            generations=generations,
             expected_bytes=owed,
             now_s=self._clock.now_s(),
             timeout_s=min(self._timeout_s, sequence.submit.deadline_s),
@@ -329,6 +332,22 @@ class Receiving:
         if sequence is not None:
             sequence.ledger.transfer_s = max(0.0, sequence.ledger.transfer_s - spent_s)
         return sequence
+
+    def _grant(
+        self, imm: int, sequence: Sequence, replica: str, *, writers: dict[int, int]
+    ) -> None:
+        """Let the replica's ranks write what the sequence lacks, before they are asked to."""
+        self._engine.grant(
+            imm,
+            Grant(
+                region=self._region,
+                block_ids=sequence.blocks.block_ids,
+                start=sequence.blocks.num_tokens,
+                stop=len(sequence.token_ids) - 1,
+                replica=replica,
+                writers=writers,
+            ),
+        )
 
     def _replica_for(self, sequence: Sequence) -> ReplicaInfo | None:
         """The router's choice while it lives, else any other; none if the router had none."""

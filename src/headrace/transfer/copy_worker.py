@@ -17,31 +17,13 @@ import numpy as np
 from headrace.core.errors import TransferError
 from headrace.core.messages import RegionDescriptor
 from headrace.core.transport import CancelToken, Fragments, Immediate
+from headrace.transfer.completion import Outcome
 from headrace.transfer.copy import copy_fragments
 from headrace.transfer.doorbell import MAX_RECORDS, RingCodec, Ringer
 from headrace.transfer.segment import Segment, attach_segment
 
 # How long a refused ring waits before the next try; the copies in between try again by themselves.
 _RETRY_S = 0.002
-
-
-class ShmCompletion:
-    """One write of the worker; read from the caller's thread."""
-
-    def __init__(self) -> None:
-        self._outcome: str | None = None
-
-    def finish(self, error: str) -> None:
-        """Set the outcome, once; called by the worker."""
-        self._outcome = error
-
-    def is_done(self) -> bool:
-        """Whether the worker is finished with the source and target bytes."""
-        return self._outcome is not None
-
-    def error(self) -> str:
-        """Empty on success or while under way."""
-        return self._outcome or ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +35,7 @@ class Write:
     fragments: Fragments
     immediate: Immediate
     token: CancelToken
-    completion: ShmCompletion
+    completion: Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +50,7 @@ class _Bell:
     """Immediates that wait for one doorbell; ``refused_s`` is when it was first found full."""
 
     generation: int
-    waiting: deque[tuple[Immediate, ShmCompletion]] = field(default_factory=deque)
+    waiting: deque[tuple[Immediate, Outcome]] = field(default_factory=deque)
     refused_s: float | None = None
 
 
@@ -211,6 +193,6 @@ class CopyWorker:
             _, completion = bell.waiting.popleft()
             self._end(completion, error)
 
-    def _end(self, completion: ShmCompletion, error: str) -> None:
+    def _end(self, completion: Outcome, error: str) -> None:
         completion.finish(error)
         self._has_news = True

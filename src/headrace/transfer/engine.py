@@ -16,6 +16,7 @@ from headrace.core.transport import (
     CancelToken,
     Completion,
     Fragments,
+    Grant,
     Immediate,
     Int64s,
     Region,
@@ -142,8 +143,16 @@ class TransferEngine:
         """Declare the byte sum at which ``imm`` is complete; see ``Inbox.expect``."""
         self._inbox.expect(imm, num_bytes, writers=writers)
 
+    def grant(self, imm: int, grant: Grant) -> None:
+        """Let writers write, before they are told of ``imm``; see ``Transport.grant``."""
+        self._transport.grant(imm, grant)
+
     def retire(self, imm: int) -> None:
-        """Forget an id whose session is complete or quiet; see ``Inbox.retire``."""
+        """Forget an id whose session is complete or quiet, and what was granted to it.
+
+        On return no write of the session can touch the region; see ``Inbox.retire`` too.
+        """
+        self._transport.revoke(imm)
         self._inbox.retire(imm)
 
     def poll(self) -> Arrivals:
@@ -156,9 +165,14 @@ class TransferEngine:
         """Return a descriptor that is readable when ``poll`` or a completion has news."""
         return self._transport.fileno()
 
-    def end_writes(self, target: RegionDescriptor, imm: int) -> None:
-        """Forget the write numbers of a session that will not write again."""
+    def end_writes(self, target: RegionDescriptor, imm: int) -> Completion:
+        """End the writes of a session: all are done, none will follow.
+
+        Returns:
+            The fence: done when no write is under way any more; see ``Transport.fence``.
+        """
         self._next_write.pop((target.name, imm), None)
+        return self._transport.fence(target, imm)
 
     def forget(self, target: RegionDescriptor) -> None:
         """Drop what is kept of a peer's region whose generation is over."""

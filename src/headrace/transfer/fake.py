@@ -10,8 +10,9 @@ import os
 from headrace.core.errors import TransferError
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import RegionDescriptor
-from headrace.core.transport import CancelToken, Fragments, Immediate, Region
-from headrace.transfer.fake_network import FakeCompletion, FakeNetwork, PostedWrite
+from headrace.core.transport import CancelToken, Fragments, Grant, Immediate, Region
+from headrace.transfer.completion import Outcome, finished
+from headrace.transfer.fake_network import FakeNetwork, PostedWrite
 
 
 class FakeTransport:
@@ -62,15 +63,25 @@ class FakeTransport:
         *,
         immediate: Immediate,
         token: CancelToken,
-    ) -> FakeCompletion:
+    ) -> Outcome:
         """Post one write; see ``Transport.write``."""
         if target.transport != "fake":
             raise TransferError(f"region {target.name} ({target.transport}): expected a fake one")
-        completion = FakeCompletion()
+        completion = Outcome()
         self._network.post(
             PostedWrite(source, target, fragments, immediate, token, completion, self.ring, 0)
         )
         return completion
+
+    def fence(self, target: RegionDescriptor, imm: int) -> Outcome:
+        """Nothing to wait for: a write is over when its bytes have landed."""
+        return finished()
+
+    def grant(self, imm: int, grant: Grant) -> None:
+        """Nothing to keep: the script decides what lands."""
+
+    def revoke(self, imm: int) -> None:
+        """Nothing to take back."""
 
     def poll(self) -> list[Immediate]:
         """Return what the network delivered."""

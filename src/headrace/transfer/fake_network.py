@@ -17,6 +17,7 @@ import numpy as np
 
 from headrace.core.messages import RegionDescriptor
 from headrace.core.transport import CancelToken, Fragments, Immediate
+from headrace.transfer.completion import Outcome
 from headrace.transfer.copy import copy_fragments
 
 
@@ -50,25 +51,6 @@ class Script:
     losing_ranks: set[int] = field(default_factory=set)
 
 
-class FakeCompletion:
-    """One scripted write as its sender sees it."""
-
-    def __init__(self) -> None:
-        self._outcome: str | None = None
-
-    def finish(self, error: str) -> None:
-        """Set the outcome, once."""
-        self._outcome = error
-
-    def is_done(self) -> bool:
-        """Whether the bytes landed, or never will."""
-        return self._outcome is not None
-
-    def error(self) -> str:
-        """Empty on success or while under way."""
-        return self._outcome or ""
-
-
 class FakeRegion:
     """Memory that the network can reach by name until it is closed."""
 
@@ -96,7 +78,7 @@ class PostedWrite:
     fragments: Fragments
     immediate: Immediate
     token: CancelToken
-    completion: FakeCompletion
+    completion: Outcome
     wakes: Callable[[], None]
     wait_pumps: int
     has_begun: bool = False

@@ -54,7 +54,7 @@ class WriteEngine(Protocol):
         """See ``TransferEngine.write``."""
         ...
 
-    def end_writes(self, target: RegionDescriptor, imm: int) -> None:
+    def end_writes(self, target: RegionDescriptor, imm: int) -> Completion:
         """See ``TransferEngine.end_writes``."""
         ...
 
@@ -67,8 +67,8 @@ class WriteEngine(Protocol):
 class _Send:
     """One session that is not drained.
 
-    ``pending`` writes stand with their layer. ``quiet_to`` is where to prove quiet, once it is
-    stopped; empty when nobody is left to hear.
+    ``pending`` writes stand with their layer; ``fence`` is set once there will be none.
+    ``quiet_to`` is where to prove quiet, once it is stopped; empty when nobody is left to hear.
     """
 
     request: PrefillRequest
@@ -77,6 +77,7 @@ class _Send:
     submitted_bytes: int = 0
     token: CancelToken = field(default_factory=CancelToken)
     pending: list[tuple[int, Completion]] = field(default_factory=list)
+    fence: Completion | None = None
     plan: TransferPlan | None = None
     quiet_to: str = ""
 
@@ -85,8 +86,8 @@ class _Send:
         """Position after the last token to send: the last prompt token is the decoder's."""
         return len(self.request.token_ids) - 1
 
-    def is_drained(self) -> bool:
-        """Whether no write is under way and none will come."""
+    def is_written(self) -> bool:
+        """Whether no write is pending and none will come."""
         is_over = self.token.is_cancelled() or self.submitted_bytes >= self.owed_bytes
         return is_over and not self.pending
 
@@ -218,7 +219,7 @@ class SendSessions:
         """
         for session_id, send in list(self._open.items()):
             self._follow(send)
-            if send.is_drained():
+            if send.is_written() and self._is_fenced(send):
                 self._finish(session_id, send)
         outgoing, self._outgoing = self._outgoing, []
         return outgoing
@@ -271,6 +272,16 @@ class SendSessions:
         if errors and not send.token.is_cancelled():
             self._fail(send, errors[0])
 
+    def _is_fenced(self, send: _Send) -> bool:
+        """Whether no write is under way any more; what the fence found out fails the session."""
+        if send.fence is None:
+            send.fence = self._engine.end_writes(send.request.target, send.request.imm)
+        if not send.fence.is_done():
+            return False
+        if send.fence.error():
+            self._fail(send, send.fence.error())
+        return True
+
     def _fail(self, send: _Send, reason: str) -> None:
         if send.token.is_cancelled():
             return
@@ -287,7 +298,6 @@ class SendSessions:
     def _finish(self, session_id: str, send: _Send) -> None:
         del self._open[session_id]
         self._remember(session_id)
-        self._engine.end_writes(send.request.target, send.request.imm)
         done = SendDone(session_id=session_id, rank=self._rank)
         self._outgoing.append(Outgoing(self._lead_address, done))
         if send.quiet_to:

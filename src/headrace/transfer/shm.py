@@ -14,8 +14,9 @@ from pathlib import Path
 from headrace.core.errors import TransferError
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import RegionDescriptor
-from headrace.core.transport import CancelToken, Fragments, Immediate, Region
-from headrace.transfer.copy_worker import CopyWorker, Forget, ShmCompletion, Write
+from headrace.core.transport import CancelToken, Fragments, Grant, Immediate, Region
+from headrace.transfer.completion import Outcome, finished
+from headrace.transfer.copy_worker import CopyWorker, Forget, Write
 from headrace.transfer.doorbell import Doorbell, RingCodec
 from headrace.transfer.segment import Segment, create_segment
 
@@ -86,16 +87,26 @@ class ShmTransport:
         *,
         immediate: Immediate,
         token: CancelToken,
-    ) -> ShmCompletion:
+    ) -> Outcome:
         """Hand one write to the worker; see ``Transport.write``.
 
         Raises:
             TransferError: The descriptor is of another transport, deployment or run folder.
         """
         self._check(target)
-        completion = ShmCompletion()
+        completion = Outcome()
         self._worker.put(Write(source, target, fragments, immediate, token, completion))
         return completion
+
+    def fence(self, target: RegionDescriptor, imm: int) -> Outcome:
+        """Nothing to wait for: a write is over when its copy has returned."""
+        return finished()
+
+    def grant(self, imm: int, grant: Grant) -> None:
+        """Nothing to keep: peers map the whole segment."""
+
+    def revoke(self, imm: int) -> None:
+        """Nothing to take back."""
 
     def poll(self) -> list[Immediate]:
         """Drain the doorbell."""

@@ -10,7 +10,8 @@ import pytest
 from headrace.core.errors import TransferError
 from headrace.core.layouts import CacheLayout
 from headrace.core.transport import CancelToken, Immediate
-from headrace.transfer.copy_worker import CopyWorker, Forget, ShmCompletion
+from headrace.transfer.completion import Outcome
+from headrace.transfer.copy_worker import CopyWorker, Forget
 from headrace.transfer.shm import ShmTransport
 from tests.support.transfer_layouts import split_layouts
 from tests.support.transfer_world import KEY, PATIENCE_S, fragments, wait_readable
@@ -40,7 +41,7 @@ def receiver(tmp_path: Path) -> Iterator[ShmTransport]:
     receiver.close()
 
 
-def write_many(sender: ShmTransport, receiver: ShmTransport, number: int) -> list[ShmCompletion]:
+def write_many(sender: ShmTransport, receiver: ShmTransport, number: int) -> list[Outcome]:
     _, target = receiver.allocate(layout())
     source = memoryview(np.ones(64, np.uint8))
     return [

@@ -158,6 +158,23 @@ def test_the_sender_wakes_when_its_write_is_over(pair: Pair, world: World) -> No
     world.settle(pair.sender, [again])
 
 
+def test_the_fence_of_a_sessions_writes_ends_well_once_they_are_done(
+    pair: Pair, world: World
+) -> None:
+    world.settle(
+        pair.sender, [pair.sender.write(pair.source, pair.target, fragments((0, 0, 8)), imm=0)]
+    )
+    fence = pair.sender.end_writes(pair.target, 0)
+    world.settle(pair.sender, [fence])
+    assert fence.error() == ""
+
+
+def test_the_fence_of_a_session_without_writes_ends_well(pair: Pair, world: World) -> None:
+    fence = pair.sender.end_writes(pair.target, 0)
+    world.settle(pair.sender, [fence])
+    assert fence.error() == ""
+
+
 def test_closing_twice_is_closing_once(world: World) -> None:
     engine = make_engine(world, "decode.1")
     engine.close()

@@ -9,10 +9,14 @@ from headrace.core.messages import (
     CancelSession,
     Message,
     PrefillRequest,
+    RegionDescriptor,
     SendDone,
     SessionFailed,
     SessionQuiet,
 )
+from headrace.transfer.completion import Outcome
+from headrace.transfer.engine import TransferEngine
+from headrace.transfer.fake import FakeTransport
 from headrace.transfer.owners import expected_bytes
 from headrace.transfer.sender import MAX_ENDED, Outgoing, SendSessions
 from tests.support.transfer_layouts import TruthfulKv, make_schema, split_layouts
@@ -226,6 +230,64 @@ def test_a_rank_whose_replica_sends_its_heads_is_done_at_once(lab: Lab) -> None:
         done.append(len(senders.poll()))
     # Two heads, two replicas: which rank sends how many is the seed's choice, all of it accounted.
     assert done in ([0, 0], [0, 1], [1, 0])
+
+
+class FencedEngine(TransferEngine):
+    """An engine whose fences end when the test says so."""
+
+    fence: Outcome | None = None
+
+    def end_writes(self, target: RegionDescriptor, imm: int) -> Outcome:
+        assert self.fence is None
+        super().end_writes(target, imm)
+        self.fence = Outcome()
+        return self.fence
+
+
+@pytest.fixture
+def fenced(lab: Lab) -> FencedEngine:
+    transport = FakeTransport(lab.network, name="fenced", rank=1, generation=6)
+    engine = FencedEngine(transport, rank=1, generation=6)
+    engine.open()
+    lab.engine.close()
+    lab.engine = lab.senders._engine = engine
+    return engine
+
+
+def test_a_session_is_done_when_its_fence_is(lab: Lab, fenced: FencedEngine) -> None:
+    lab.open()
+    lab.submit(0, 10)
+    lab.settle()
+    assert fenced.fence is None
+    lab.submit(10, NUM_TOKENS)
+    assert lab.settle() == []
+    assert fenced.fence is not None
+    assert lab.settle() == []
+    assert not lab.senders.is_drained("s")
+    fenced.fence.finish()
+    assert lab.settle() == [DONE]
+
+
+def test_a_cancelled_session_is_quiet_when_its_fence_is_whatever_it_says(
+    lab: Lab, fenced: FencedEngine
+) -> None:
+    lab.open()
+    lab.submit(0, 10)
+    lab.cancel()
+    assert lab.settle() == []
+    assert fenced.fence is not None
+    fenced.fence.finish("the connection was lost")
+    assert lab.settle() == [DONE, QUIET]
+
+
+def test_what_the_fence_found_out_fails_the_session(lab: Lab, fenced: FencedEngine) -> None:
+    lab.open()
+    lab.submit(0, NUM_TOKENS)
+    lab.settle()
+    assert fenced.fence is not None
+    fenced.fence.finish("the connection was lost")
+    failed = SessionFailed(session_id="s", rank=1, generation=6, reason="the connection was lost")
+    assert lab.settle() == [Outgoing("decoder", failed), DONE, QUIET]
 
 
 def test_opening_twice_is_a_mistake(lab: Lab) -> None:
