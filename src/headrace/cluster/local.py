@@ -188,7 +188,7 @@ class LocalSupervisor:
                 await self._wait_ready()
         except TimeoutError as error:
             raise ReplicaError(
-                f"{', '.join(self._missing())} not ready after {self._config.start_timeout_s:g} s: "
+                f"{', '.join(self._absent())} not ready after {self._config.start_timeout_s:g} s: "
                 f"see the lines above, or allow more time to start"
             ) from error
         for replica in self._replicas.values():
@@ -205,6 +205,9 @@ class LocalSupervisor:
                 raise self._error
             self._changed.clear()
             await self._changed.wait()
+
+    def _absent(self) -> list[str]:
+        return [words for replica in self._replicas.values() for words in replica.absent]
 
     def _missing(self) -> list[str]:
         return [name for replica in self._replicas.values() for name in replica.missing]
@@ -233,6 +236,7 @@ class LocalSupervisor:
                 self._hooks.on_event(message)
                 self._take_failed(message)
             case LoadProgress():
+                self._of(message.replica, lambda replica: replica.on_loading(message))
                 self._hooks.on_event(message)
             case Heartbeat():
                 info = message.info
@@ -329,4 +333,6 @@ class LocalSupervisor:
 def _as_error(failed: Failed) -> HeadraceError:
     if failed.is_user_error:
         return UserError(failed.error)
-    return ReplicaError(f"{failed.replica}.{failed.rank} failed: {failed.error}")
+    name = f"{failed.replica}.{failed.rank}"
+    # What a rank waited for in vain begins with its name.
+    return ReplicaError(failed.error if name in failed.error else f"{name} failed: {failed.error}")

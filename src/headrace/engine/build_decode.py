@@ -57,9 +57,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
         rank=rank,
         orders=Orders(spec.generation),
         control=parts.control,
-        lockstep=Lockstep(
-            parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
-        ),
+        lockstep=_lockstep(parts),
         receiving=receiving,
         engine=parts.transfer if receiving is not None else None,
         pool=parts.pool,
@@ -75,6 +73,12 @@ def _make_emitter(parts: Parts) -> Emitter:
         eos_token_ids=parts.loaded.eos_token_ids,
         max_model_tokens=parts.loaded.max_model_tokens,
         send=parts.control.send,
+    )
+
+
+def _lockstep(parts: Parts) -> Lockstep:
+    return Lockstep(
+        parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
     )
 
 

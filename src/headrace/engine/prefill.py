@@ -293,11 +293,8 @@ class PrefillLead:
             self._account(job, chunk, step_s)
 
     def _tell(self, message: Message) -> bool:
-        """Give one order to all ranks: the followers first, since this rank's own part blocks.
-
-        Returns:
-            Whether this rank took it; all ranks judge alike.
-        """
+        """Give one order to all ranks, the followers first; return whether it is taken, by all."""
+        # Followers first, since this rank's own part blocks.
         self._tell_followers(message)
         match message:
             case OpenSend():

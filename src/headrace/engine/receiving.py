@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.core.clock import Clock
-from headrace.core.flight import Flight, SessionWait, position
+from headrace.core.flight import Flight, SessionWait, told_position
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import (
     CancelSession,
@@ -163,7 +163,7 @@ class Receiving:
                     generation=message.info.generation,
                     progress=message.progress,
                     now_s=now_s,
-                    where=_where(message.counters),
+                    where=told_position(message.counters),
                 )
             case _:
                 raise AssertionError(f"{type(message).__name__} is not about sessions")
@@ -392,9 +392,3 @@ def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:
     held = [split_range(num_heads, replica.sharding.tp, rank.rank) for rank in replica.ranks]
     new = msgspec.structs.replace
     return [new(target, first_head=heads.start, num_heads=len(heads)) for heads in held]
-
-
-def _where(counters: dict[str, float]) -> str:
-    """Where the sender of a heartbeat stood, in words; empty if it does not say."""
-    step, layer = counters.get("headrace_step"), counters.get("headrace_layer", -1)
-    return "" if step is None else position(int(step), int(layer))
