@@ -7,6 +7,7 @@ is called, so every interleaving is repeatable.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -213,6 +214,8 @@ class World:
         transport = FakeTransport(self.network, name=name, rank=rank, generation=1)
         engine = TransferEngine(transport, rank=rank, generation=1)
         engine.open()
+        # Worlds are many and short: their descriptors go with them.
+        weakref.finalize(self, engine.close)
         return engine
 
     def _tell_followers(self, message: Message) -> None:

@@ -64,7 +64,7 @@ class RunningCluster:
 
     @property
     def topology(self) -> Topology:
-        """The replicas that were started; known once ``start`` has returned."""
+        """The replicas as they are now; known once ``start`` has returned."""
         if self._topology is None:
             raise ReplicaError("the ranks have not been started")
         return self._topology
@@ -113,7 +113,7 @@ class RunningCluster:
             ),
             run_dir=self._run_dir,
             control=self._control,
-            hooks=Hooks(on_event=self._on_event, on_message=self._deliver, on_line=_log_line),
+            hooks=Hooks(on_event=self._take_event, on_message=self._deliver, on_line=_log_line),
             config=self._supervision,
         )
 
@@ -171,10 +171,18 @@ class RunningCluster:
             if self._run_dir is not None:
                 self._run_dir.remove()
 
+    def _take_event(self, event: Event) -> None:
+        self._on_event(event)
+        if isinstance(event, Ready):
+            # Of a rank that came back; at the start nobody listens yet, see `start`.
+            self._deliver(event)
+
     def _deliver(self, message: AnyMessage) -> None:
         # Heartbeats come before the topology; nobody above knows yet whose they are.
         if self._topology is None:
             return
+        if isinstance(message, Topology):
+            self._topology = message
         for listener in self._listeners:
             listener(message)
 

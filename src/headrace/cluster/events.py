@@ -21,6 +21,10 @@ class Control(Protocol):
         """Return the next message."""
         ...
 
+    def forget(self, address: str) -> None:
+        """Drop the connection to a peer that is gone for good."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExited:
@@ -54,7 +58,43 @@ class RankExited:
         return self.describe()
 
 
-Event = LoadProgress | Ready | Failed | RankExited
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLost:
+    """A replica's generation ended; it re-forms under ``generation``.
+
+    Attributes:
+        replica: The replica's name.
+        generation: The generation that begins.
+        reason: Why the last one ended, naming the rank.
+    """
+
+    replica: str
+    generation: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.replica} re-forms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaBack:
+    """A replica is whole again.
+
+    Attributes:
+        replica: The replica's name.
+        generation: Its generation.
+        after_s: How long it was away [s].
+    """
+
+    replica: str
+    generation: int
+    after_s: float
+
+    def __str__(self) -> str:
+        return f"{self.replica} is back after {self.after_s:.1f} s"
+
+
+Event = LoadProgress | Ready | Failed | RankExited | ReplicaLost | ReplicaBack
 
 
 def ignore(*_: object) -> None:

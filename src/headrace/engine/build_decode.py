@@ -11,6 +11,7 @@ from headrace.engine.decode import DecodeRank
 from headrace.engine.emitter import Emitter
 from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import DecodeLoop
+from headrace.engine.orders import Orders
 from headrace.engine.parts import Parts
 from headrace.engine.rank_counters import decode_counters, part_counters
 from headrace.engine.receiving import Receiving
@@ -60,6 +61,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
     parts.open_pulse(stack, observe=lambda: _decode_beat(parts, rank, receiving))
     return DecodeLoop(
         rank=rank,
+        orders=Orders(spec.generation),
         control=parts.control,
         lockstep=Lockstep(
             parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight

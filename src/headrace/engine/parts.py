@@ -20,6 +20,7 @@ from headrace.core.layouts import CacheLayout
 from headrace.core.messages import Heartbeat, Message, RankInfo, RegionDescriptor
 from headrace.core.transport import Region, Transport
 from headrace.engine.flight_log import FlightLog
+from headrace.engine.kept import Kept
 from headrace.engine.load import Loaded, load_backend
 from headrace.engine.load_reports import LoadReports
 from headrace.engine.memory import make_layout
@@ -91,16 +92,11 @@ class Parts:
         stack.callback(pulse.close)
 
 
-def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Parts:
-    group = _open_group(spec)
-    stack.callback(group.close)
-
-    on_progress = LoadReports(
-        replica=spec.replica,
-        rank=spec.rank,
-        send=lambda message: control.send(spec.supervisor, message),
-    )
-    loaded = load_backend(spec, group, on_progress)
+def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack, kept: Kept) -> Parts:
+    """Join the group and open the region of one generation; load what is not loaded yet."""
+    kept.group.replace(_open_group(spec))
+    stack.callback(kept.group.close)
+    loaded = kept.loaded = kept.loaded or _load(spec, control, kept)
     layout = make_layout(
         spec.engine,
         loaded.backend.schemas,
@@ -117,7 +113,7 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Pa
     return Parts(
         spec=spec,
         control=control,
-        group=group,
+        group=kept.group,
         loaded=loaded,
         transfer=transfer,
         region=region,
@@ -131,6 +127,15 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Pa
         ),
         flight=Flight(spec.name, generation=spec.generation),
     )
+
+
+def _load(spec: LaunchSpec, control: ControlSocket, kept: Kept) -> Loaded:
+    on_progress = LoadReports(
+        replica=spec.replica,
+        rank=spec.rank,
+        send=lambda message: control.send(spec.supervisor, message),
+    )
+    return load_backend(spec, kept.group, on_progress)
 
 
 def _open_group(spec: LaunchSpec) -> Group:

@@ -393,6 +393,10 @@ class PrefillLead:
         self._send(
             request.reply_to,
             SessionFailed(
-                session_id=request.session_id, rank=0, generation=self._generation, reason=reason
+                session_id=request.session_id,
+                rank=0,
+                generation=self._generation,
+                reason=reason,
+                is_final=True,
             ),
         )

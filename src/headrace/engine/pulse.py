@@ -53,11 +53,16 @@ class Pulse:
 
     def _beat(self) -> None:
         self._socket.open()
+        heard: set[str] = set()
         try:
             while not self._stop.is_set():
-                beat = self._observe()
-                for address in self._listeners():
+                beat, listeners = self._observe(), set(self._listeners())
+                for address in listeners:
                     self._socket.send(address, beat)
+                # Who listens no more may be gone, and its connection would stay for ever.
+                for address in heard - listeners:
+                    self._socket.forget(address)
+                heard = listeners
                 self._stop.wait(self._interval_s)
         finally:
             self._socket.close()

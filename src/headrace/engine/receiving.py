@@ -58,6 +58,23 @@ class _Inbound:
     is_quiet: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A session that will not bring its KV.
+
+    Attributes:
+        sequence: Whose KV it was; its blocks are the session's until ``give_up``.
+        replica: Prefill replica that was asked.
+        reason: One line that names the rank at fault.
+        is_final: Another try would end alike.
+    """
+
+    sequence: Sequence
+    replica: str
+    reason: str
+    is_final: bool
+
+
 class Receiving:
     """All sessions of one decode rank. One thread.
 
@@ -101,7 +118,7 @@ class Receiving:
         self._inbound: dict[str, _Inbound] = {}
         self._awaiting_done: dict[str, Sequence] = {}
         self._complete: list[Sequence] = []
-        self._failed: list[tuple[Sequence, str]] = []
+        self._failed: list[Failure] = []
         self._quiet: list[list[int]] = []
         self._next_session = 0
         self._num_failed = 0
@@ -113,7 +130,7 @@ class Receiving:
     # -- messages ------------------------------------------------------------------------
 
     def on_topology(self, topology: Topology) -> None:
-        """Learn which prefill replicas live; ranks that are gone will never write again."""
+        """Learn which prefill replicas live; generations not listed will never write again."""
         known = {each.name: each for each in topology.replicas if each.role is Role.PREFILL}
         alive = {(each.name, rank.generation) for each in known.values() for rank in each.ranks}
         for replica in self._replicas.values():
@@ -260,10 +277,10 @@ class Receiving:
         taken, self._complete = self._complete, []
         return taken
 
-    def take_failed(self) -> list[tuple[Sequence, str]]:
-        """Return sequences whose KV will not come, with the reason; give them up."""
+    def take_failed(self) -> list[Failure]:
+        """Return what failed since the last call and was not given up; give it up now."""
         taken, self._failed = self._failed, []
-        return [(sequence, error) for sequence, error in taken if sequence.session_id]
+        return [failure for failure in taken if failure.sequence.session_id]
 
     def release_quiet(self, pool: BlockPool) -> None:
         """Return blocks to the pool whose writers are known to be quiet."""
@@ -295,8 +312,16 @@ class Receiving:
         if event.is_deadline:
             self._on_deadline(f"session {event.session_id}: {event.reason}")
         inbound = self._inbound[event.session_id]
-        if inbound.sequence is not None:
-            self._failed.append((inbound.sequence, event.reason))
+        if inbound.sequence is None:
+            return
+        self._failed.append(
+            Failure(
+                sequence=inbound.sequence,
+                replica=inbound.sequence.ledger.prefill_replica,
+                reason=event.reason,
+                is_final=event.is_final,
+            )
+        )
 
     def _on_quiet(self, event: Quiet) -> None:
         inbound = self._inbound[event.session_id]
@@ -350,11 +375,16 @@ class Receiving:
         )
 
     def _replica_for(self, sequence: Sequence) -> ReplicaInfo | None:
-        """The router's choice while it lives, else any other; none if the router had none."""
+        """The router's choice while it is up, else any other; none if the router had none.
+
+        One that failed the sequence is asked again only if there is no other.
+        """
         name = sequence.submit.prefill_replica
         if not name:
             return None
-        return self._replicas.get(name) or next(iter(self._replicas.values()), None)
+        up = [replica for replica in self._replicas.values() if replica.is_up]
+        ranked = sorted(up, key=lambda it: (it.name in sequence.failed_replicas, it.name != name))
+        return next(iter(ranked), None)
 
 
 def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:

@@ -14,6 +14,7 @@ from headrace.core.messages import LoadProgress, Wake
 from headrace.core.sharding import Role
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill
+from headrace.engine.kept import Kept
 from headrace.engine.loops import DecodeLoop, PrefillLoop
 from headrace.engine.parts import Parts, open_parts
 from tests.support.checkpoints import TinyModel, write_checkpoint
@@ -41,7 +42,7 @@ def test_what_a_rank_opens_is_gone_when_it_closes(
     spec = make_spec(folder, tmp_path, role)
     outbox = Outbox()
     with ExitStack() as stack:
-        parts = open_parts(spec, outbox, stack)
+        parts = open_parts(spec, outbox, stack, Kept.of(spec))
         loop = build(parts, stack)  # type: ignore[operator]
         assert isinstance(loop, kind)
         assert segments(spec) != []
@@ -71,7 +72,7 @@ def segments(spec: LaunchSpec) -> list[str]:
 def test_peers_are_all_other_ranks_of_the_replica(folder: Path, tmp_path: Path) -> None:
     spec = make_spec(folder, tmp_path, Role.PREFILL)
     with ExitStack() as stack:
-        parts = open_parts(spec, Outbox(), stack)
+        parts = open_parts(spec, Outbox(), stack, Kept.of(spec))
         outbox = Outbox()
         wide = Parts(
             **{

@@ -16,6 +16,7 @@ from headrace.core.messages import Heartbeat
 from headrace.core.sharding import Role
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill
+from headrace.engine.kept import Kept
 from headrace.engine.parts import open_parts
 from headrace.serving.openai.exposition import render
 from headrace.transfer.control import ControlSocket
@@ -39,7 +40,7 @@ def first_beat(run_dir: Path, folder: Path, role: Role) -> Heartbeat:
     supervisor.open()
     with ExitStack() as stack:
         stack.callback(supervisor.close)
-        build(open_parts(spec, Outbox(), stack), stack)
+        build(open_parts(spec, Outbox(), stack, Kept.of(spec)), stack)
         assert supervisor.wait(TIMEOUT_S)
         return next(one for one in supervisor.recv_all() if isinstance(one, Heartbeat))
 
