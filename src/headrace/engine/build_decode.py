@@ -63,14 +63,18 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
         rank=rank,
         orders=Orders(spec.generation),
         control=parts.control,
-        lockstep=Lockstep(
-            parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
-        ),
+        lockstep=_lockstep(parts),
         receiving=receiving,
         engine=parts.transfer if receiving is not None else None,
         pool=parts.pool,
         clock=clock,
         flight=flight,
+    )
+
+
+def _lockstep(parts: Parts) -> Lockstep:
+    return Lockstep(
+        parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
     )
 
 

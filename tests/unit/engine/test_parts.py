@@ -59,7 +59,7 @@ def test_a_rank_with_faults_counts_them_and_leaves_nothing_either(
         make_spec(folder, tmp_path, Role.DECODE), faults=WriteFaults(delay_s=0.01)
     )
     with ExitStack() as stack:
-        parts = open_parts(spec, Outbox(), stack)
+        parts = open_parts(spec, Outbox(), stack, Kept.of(spec))
         assert "headrace_transfer_chaos_held_writes_total" in parts.transfer.counters()
     assert segments(spec) == []
     assert list(tmp_path.iterdir()) == []
