@@ -23,12 +23,14 @@ Without ``[prefill]`` and ``[decode]`` the deployment is one ``mono`` replica.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
+from headrace.core.chaos import ChaosPlan, parse_chaos
 from headrace.core.config import build, load_toml, suggest
 from headrace.core.errors import ConfigError
 from headrace.core.launch import EngineConfig, LaunchSpec
@@ -83,6 +85,7 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         engine: Knobs of every rank.
         serving: The HTTP edge.
         router: When ranks count as late, dead or stuck.
+        chaos: Faults on purpose, see ``core.chaos``; only behind a loopback address.
     """
 
     model: str = "tiny"
@@ -93,6 +96,7 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     engine: EngineConfig = EngineConfig()
     serving: ServingConfig = ServingConfig()
     router: RegistryConfig = RegistryConfig()
+    chaos: str = ""
 
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:
@@ -108,6 +112,16 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _check_block_size("engine", self.engine.block_size)
         for role, replica in self.roles:
             _check_block_size(role, replica.block_size or self.engine.block_size)
+        if self.chaos:
+            self._check_chaos(parse_chaos(self.chaos))
+
+    def _check_chaos(self, plan: ChaosPlan) -> None:
+        _check_loopback(self.serving.host)
+        if not plan.writes.is_calm and self.prefill is None:
+            raise ConfigError(
+                f"chaos {self.chaos!r}: a mono deployment moves no KV whose writes could fail; "
+                f"give --prefill and --decode, or only kill and stop"
+            )
 
     @property
     def roles(self) -> tuple[tuple[Role, ReplicaConfig], ...]:
@@ -122,6 +136,19 @@ def _check_block_size(where: str, block_size: int) -> None:
         raise ConfigError(
             f"{where} block_size={block_size}: expected a divisor of {KV_TILE_TOKENS}, "
             f"such as 16, 32, 64 or 128"
+        )
+
+
+def _check_loopback(host: str) -> None:
+    """Refuse to break on purpose what others may rely on."""
+    try:
+        is_loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ConfigError(
+            f"chaos with host {host!r}: faults on purpose are for loopback only; "
+            f"serve at 127.0.0.1, or leave chaos out"
         )
 
 
@@ -236,6 +263,7 @@ def launch_specs(
         for index in range(replica.replicas)
     ]
     num_ranks = sum(sharding.num_ranks for _, _, sharding, _ in planned)
+    faults = parse_chaos(config.chaos).writes
     return [
         LaunchSpec(
             deployment_id=deployment_id,
@@ -251,6 +279,7 @@ def launch_specs(
             supervisor=supervisor,
             transport=config.transport,
             engine=_with_block_size(config.engine, block_size),
+            faults=faults,
         )
         for name, role, sharding, block_size in planned
         for rank in range(sharding.num_ranks)

@@ -9,7 +9,9 @@ from typing import Protocol
 
 import numpy as np
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.transport import Completion, Fragments, Transport
+from headrace.transfer.chaos import ChaosTransport
 from headrace.transfer.engine import TransferEngine
 from headrace.transfer.fake import FakeTransport
 from headrace.transfer.fake_network import FakeNetwork
@@ -88,3 +90,18 @@ class ShmWorld:
             assert wait_readable(sender.fileno())
             # Polling is what resets the descriptor; a sender has no immediates to lose.
             sender.poll()
+
+
+class ChaosWorld:
+    """Another world whose ranks suffer faults that the contract of a write allows."""
+
+    def __init__(self, world: World, faults: WriteFaults) -> None:
+        self._world = world
+        self._faults = faults
+
+    def transport(self, name: str, *, rank: int = 0, generation: int = 1) -> Transport:
+        inner = self._world.transport(name, rank=rank, generation=generation)
+        return ChaosTransport(inner, self._faults, num_ranks=1, name=name)
+
+    def settle(self, sender: TransferEngine, completions: Sequence[Completion]) -> None:
+        self._world.settle(sender, completions)

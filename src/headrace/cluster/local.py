@@ -147,6 +147,12 @@ class LocalSupervisor:
             await self.stop()
             raise
 
+    def send_signal(self, rank: str, number: signal.Signals) -> None:
+        """Signal the rank of a name, e.g. ``prefill0.1``; nothing when it does not live."""
+        for seat in self._seats():
+            if seat.name == rank:
+                seat.process.send_signal(number)
+
     async def failure(self) -> HeadraceError:
         """Wait until the deployment cannot go on; return why. ``stop`` is still to be called."""
         while self._error is None:

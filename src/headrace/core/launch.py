@@ -11,6 +11,7 @@ import math
 import msgspec
 from msgspec import Struct
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.errors import ConfigError
 from headrace.core.sharding import Role, Sharding
 
@@ -100,6 +101,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         transport: KV transport.
         host: Address of this host that the rank's ``tcp`` transport binds and its peers reach.
         engine: The engine's knobs.
+        faults: What goes wrong with the rank's writes, on purpose.
     """
 
     deployment_id: str
@@ -117,6 +119,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     transport: str = "shm"
     host: str = "127.0.0.1"
     engine: EngineConfig = EngineConfig()
+    faults: WriteFaults = WriteFaults()
 
     @property
     def name(self) -> str:

@@ -18,7 +18,7 @@ from headrace.core.flight import Flight
 from headrace.core.launch import LaunchSpec
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import Heartbeat, Message, RankInfo, RegionDescriptor
-from headrace.core.transport import Region
+from headrace.core.transport import Region, Transport
 from headrace.engine.flight_log import FlightLog
 from headrace.engine.kept import Kept
 from headrace.engine.load import Loaded, load_backend
@@ -26,6 +26,7 @@ from headrace.engine.load_reports import LoadReports
 from headrace.engine.memory import make_layout
 from headrace.engine.pulse import Pulse
 from headrace.kvcache.pool import BlockPool
+from headrace.transfer.chaos import ChaosTransport
 from headrace.transfer.control import ControlSocket
 from headrace.transfer.engine import TransferEngine
 from headrace.transfer.shm import ShmTransport
@@ -150,7 +151,19 @@ def _open_group(spec: LaunchSpec) -> Group:
     )
 
 
-def _transport(spec: LaunchSpec) -> ShmTransport:
+def _transport(spec: LaunchSpec) -> Transport:
+    transport = _plain_transport(spec)
+    if spec.faults.is_calm:
+        return transport
+    return ChaosTransport(
+        transport,
+        spec.faults,
+        num_ranks=spec.sharding.num_ranks,
+        name=f"{spec.name}.{spec.generation}",
+    )
+
+
+def _plain_transport(spec: LaunchSpec) -> Transport:
     if spec.transport != "shm":
         raise ConfigError(f"transport={spec.transport!r}: this build has shm")
     return ShmTransport(
