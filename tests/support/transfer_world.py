@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import select
 from collections.abc import Sequence
 from pathlib import Path
@@ -87,7 +88,8 @@ class ShmWorld:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.deployment_id = f"test-{run_dir.name}"
+        # Segments lie in one folder for the whole machine, where other runs of the tests may be.
+        self.deployment_id = f"test-{secrets.token_hex(4)}"
 
     def transport(self, name: str, *, rank: int = 0, generation: int = 1) -> Transport:
         return ShmTransport(
