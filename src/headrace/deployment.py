@@ -41,7 +41,7 @@ from headrace.models.shard import shard_of
 from headrace.serving.openai.config import ServingConfig
 from headrace.serving.router.config import RegistryConfig
 
-TRANSPORTS = ("shm",)
+TRANSPORTS = ("shm", "tcp")
 MAX_REPLICAS = 64
 ROLE_TABLES = ("prefill", "decode", "mono")
 

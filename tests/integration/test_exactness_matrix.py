@@ -73,6 +73,24 @@ def test_every_sharding_computes_monos_logits_bit_for_bit(
     check_disaggregated(results[tp], replica=f"prefill{TP_SIZES.index(tp)}")
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tcp_carries_the_same_bits(mono: dict[str, Results], dtype: str) -> None:
+    with EngineDeployment(
+        embedded_folder(),
+        prefill=[Sharding(tp=tp, ep=tp) for tp in TP_SIZES],
+        decode=Sharding(dp=2, ep=2),
+        prefill_engine=engine(dtype, 32),
+        engine=engine(dtype, 16),
+        transport="tcp",
+    ) as deployment:
+        ids = [submit_all(deployment, prefill=index) for index in range(len(TP_SIZES))]
+        results = [deployment.finish(*cell) for cell in ids]
+        deployment.wait_idle()
+    for index, got in enumerate(results):
+        check_equal(mono[dtype], got)
+        check_disaggregated(got, replica=f"prefill{index}")
+
+
 def test_experts_split_less_than_attention_compute_monos_logits_too(
     mono: dict[str, Results],
 ) -> None:

@@ -15,16 +15,19 @@ from headrace.models.embedded import embedded_folder
 from tests.support.engine_deployment import EngineDeployment
 from tests.support.exactness import check_disaggregated, check_equal, run_all
 
-# (dtype, prefill block size, decode block size, tp, dp)
-Cell = tuple[str, int, int, int, int]
+# (transport, dtype, prefill block size, decode block size, tp, dp)
+Cell = tuple[str, str, int, int, int, int]
 ALWAYS: tuple[Cell, ...] = (
-    ("float32", 16, 16, 1, 2),
-    ("float32", 16, 32, 2, 1),
-    ("bfloat16", 32, 16, 2, 2),
-    ("bfloat16", 16, 16, 4, 2),
+    ("shm", "float32", 16, 16, 1, 2),
+    ("shm", "float32", 16, 32, 2, 1),
+    ("shm", "bfloat16", 32, 16, 2, 2),
+    ("shm", "bfloat16", 16, 16, 4, 2),
+    ("tcp", "float32", 16, 32, 2, 1),
+    ("tcp", "bfloat16", 32, 16, 4, 2),
 )
 ALL: tuple[Cell, ...] = tuple(
-    (dtype, *blocks, tp, dp)
+    (transport, dtype, *blocks, tp, dp)
+    for transport in ("shm", "tcp")
     for dtype in ("float32", "bfloat16")
     for blocks in ((16, 16), (16, 32), (32, 16))
     for tp in (1, 2, 4)
@@ -51,13 +54,14 @@ def mono() -> dict[str, list[list[Output]]]:
 
 
 def check_cell(mono: dict[str, list[list[Output]]], cell: Cell) -> None:
-    dtype, prefill_block, decode_block, tp, dp = cell
+    transport, dtype, prefill_block, decode_block, tp, dp = cell
     with EngineDeployment(
         embedded_folder(),
         prefill=Sharding(tp=tp, ep=tp),
         decode=Sharding(dp=dp, ep=dp),
         prefill_engine=engine(dtype, prefill_block),
         engine=engine(dtype, decode_block),
+        transport=transport,
         as_processes=True,
     ) as deployment:
         got = run_all(deployment)

@@ -56,6 +56,7 @@ class EngineDeployment:
         prefill: Shardings of the prefill replicas, none for a mono deployment; one or several.
         engine: Knobs of the decode ranks, and of the prefill ranks without ``prefill_engine``.
         prefill_engine: Knobs of the prefill ranks.
+        transport: How KV moves.
         as_processes: One process a rank, as in production; threads of this one otherwise.
     """
 
@@ -67,12 +68,14 @@ class EngineDeployment:
         prefill: Sharding | Sequence[Sharding] | None = None,
         engine: EngineConfig | None = None,
         prefill_engine: EngineConfig | None = None,
+        transport: str = "shm",
         as_processes: bool = False,
     ) -> None:
         self.outputs: defaultdict[str, list[Output]] = defaultdict(list)
         self.heartbeats: dict[tuple[str, int], Heartbeat] = {}
         self.failures: list[Failed] = []
         self._model = str(model)
+        self._transport = transport
         engine = engine or EngineConfig()
         prefills = [prefill] if isinstance(prefill, Sharding) else list(prefill or ())
         role = Role.DECODE if prefills else Role.MONO
@@ -111,6 +114,7 @@ class EngineDeployment:
                 generation=1,
                 ranks_on_host=num_ranks,
                 supervisor=self._address,
+                transport=self._transport,
                 engine=engine,
             )
             for name, role, sharding, engine in self._replicas

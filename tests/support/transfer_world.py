@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import select
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,12 +11,14 @@ from typing import Protocol
 import numpy as np
 
 from headrace.core.chaos import WriteFaults
-from headrace.core.transport import Completion, Fragments, Transport
+from headrace.core.messages import RegionDescriptor
+from headrace.core.transport import Completion, Fragments, Grant, Transport
 from headrace.transfer.chaos import ChaosTransport
 from headrace.transfer.engine import TransferEngine
 from headrace.transfer.fake import FakeTransport
 from headrace.transfer.fake_network import FakeNetwork
 from headrace.transfer.shm import ShmTransport
+from headrace.transfer.tcp import TcpTransport
 
 KEY = b"a key of a test deployment"
 # A bound on waits that end by an event; nothing sleeps this long unless it is broken.
@@ -25,6 +28,20 @@ PATIENCE_S = 20.0
 def fragments(*triples: tuple[int, int, int]) -> Fragments:
     """Return fragments of (source offset, target offset, bytes)."""
     return Fragments(*np.array(triples, np.int64).reshape(-1, 3).T)
+
+
+def grant_all(region: RegionDescriptor, *, writer: str, generation: int) -> Grant:
+    """Return a grant of a whole region to one rank, e.g. ``prefill.3``."""
+    replica, _, rank = writer.rpartition(".")
+    layout = region.layout
+    return Grant(
+        region=region,
+        block_ids=range(layout.num_blocks),
+        start=0,
+        stop=layout.num_blocks * layout.block_size,
+        replica=replica,
+        writers={int(rank): generation},
+    )
 
 
 def wait_readable(fileno: int) -> bool:
@@ -73,7 +90,8 @@ class ShmWorld:
 
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
-        self.deployment_id = f"test-{run_dir.name}"
+        # Segments lie in one folder for the whole machine, where other runs of the tests may be.
+        self.deployment_id = f"test-{secrets.token_hex(4)}"
 
     def transport(self, name: str, *, rank: int = 0, generation: int = 1) -> Transport:
         return ShmTransport(
@@ -86,10 +104,17 @@ class ShmWorld:
         )
 
     def settle(self, sender: TransferEngine, completions: Sequence[Completion]) -> None:
-        while not all(one.is_done() for one in completions):
-            assert wait_readable(sender.fileno())
-            # Polling is what resets the descriptor; a sender has no immediates to lose.
-            sender.poll()
+        wait_done(sender, completions)
+
+
+class TcpWorld:
+    """All ranks over sockets of the loopback interface."""
+
+    def transport(self, name: str, *, rank: int = 0, generation: int = 1) -> Transport:
+        return TcpTransport(owner=name, rank=rank, generation=generation, key=KEY)
+
+    def settle(self, sender: TransferEngine, completions: Sequence[Completion]) -> None:
+        wait_done(sender, completions)
 
 
 class ChaosWorld:
@@ -105,3 +130,10 @@ class ChaosWorld:
 
     def settle(self, sender: TransferEngine, completions: Sequence[Completion]) -> None:
         self._world.settle(sender, completions)
+
+
+def wait_done(sender: TransferEngine, completions: Sequence[Completion]) -> None:
+    while not all(one.is_done() for one in completions):
+        assert wait_readable(sender.fileno())
+        # Polling is what resets the descriptor; a sender has no immediates to lose.
+        sender.poll()

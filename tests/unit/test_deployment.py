@@ -112,7 +112,7 @@ def test_flags_change_single_keys_of_a_table(tmp_path: Path) -> None:
         ("[mono]\ndp = 'two'", "Expected `int`, got `str`"),
         ("[mono]\nreplicas = 0", "replicas=0: expected 1 to 64"),
         ("[prefill]\ntp = 2", "prefill without decode"),
-        ("transport = 'pigeon'", "transport='pigeon': expected one of shm"),
+        ("transport = 'pigeon'", "transport='pigeon': expected one of shm, tcp"),
         ("[mono]\nblock_size = 48", "mono block_size=48: expected a divisor of 128"),
         ("model = ", "not valid TOML"),
     ],

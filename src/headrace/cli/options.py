@@ -64,7 +64,7 @@ Transport = Annotated[
     str,
     typer.Option(
         metavar="NAME",
-        help="How KV moves from prefillers to decoders: shm.",
+        help="How KV moves from prefillers to decoders: shm (the default), tcp.",
         rich_help_panel=_SHARDING,
         show_default=False,
     ),

@@ -13,23 +13,21 @@ from headrace.comm.group import Group, SingleGroup
 from headrace.comm.shared_memory import SharedMemoryGroup
 from headrace.core.clock import SystemClock
 from headrace.core.codec import Codec
-from headrace.core.errors import ConfigError
 from headrace.core.flight import Flight
 from headrace.core.launch import LaunchSpec
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import Heartbeat, Message, RankInfo, RegionDescriptor
-from headrace.core.transport import Region, Transport
+from headrace.core.transport import Region
 from headrace.engine.flight_log import FlightLog
 from headrace.engine.kept import Kept
 from headrace.engine.load import Loaded, load_backend
 from headrace.engine.load_reports import LoadReports
 from headrace.engine.memory import make_layout
 from headrace.engine.pulse import Pulse
+from headrace.engine.transport import make_transport
 from headrace.kvcache.pool import BlockPool
-from headrace.transfer.chaos import ChaosTransport
 from headrace.transfer.control import ControlSocket
 from headrace.transfer.engine import TransferEngine
-from headrace.transfer.shm import ShmTransport
 
 # Loading may take long on one rank and not on another; collectives begin only after the slowest.
 JOIN_TIMEOUT_S = 600.0
@@ -103,7 +101,7 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack, kept:
         heads=loaded.heads,
         max_model_tokens=loaded.max_model_tokens,
     )
-    transfer = TransferEngine(_transport(spec), rank=spec.rank, generation=spec.generation)
+    transfer = TransferEngine(make_transport(spec), rank=spec.rank, generation=spec.generation)
     transfer.open()
     stack.callback(transfer.close)
     region, descriptor = transfer.allocate(layout)
@@ -148,29 +146,4 @@ def _open_group(spec: LaunchSpec) -> Group:
         generation=spec.generation,
         timeout_s=spec.engine.collective_timeout_s,
         join_timeout_s=JOIN_TIMEOUT_S,
-    )
-
-
-def _transport(spec: LaunchSpec) -> Transport:
-    transport = _plain_transport(spec)
-    if spec.faults.is_calm:
-        return transport
-    return ChaosTransport(
-        transport,
-        spec.faults,
-        num_ranks=spec.sharding.num_ranks,
-        name=f"{spec.name}.{spec.generation}",
-    )
-
-
-def _plain_transport(spec: LaunchSpec) -> Transport:
-    if spec.transport != "shm":
-        raise ConfigError(f"transport={spec.transport!r}: this build has shm")
-    return ShmTransport(
-        deployment_id=spec.deployment_id,
-        owner=spec.name,
-        rank=spec.rank,
-        generation=spec.generation,
-        run_dir=Path(spec.run_dir),
-        key=bytes.fromhex(spec.key),
     )
