@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from headrace.cli.joining import join_hosts
 from headrace.cli.source import ModelSource
+from headrace.cluster.agent.hosts import Hosts
 from headrace.cluster.blows import strike
 from headrace.cluster.events import Event, Hooks, ignore
 from headrace.cluster.local import LocalSupervisor, SupervisorConfig
@@ -26,8 +27,6 @@ from headrace.transfer.control import AsyncControlSocket
 
 T = TypeVar("T")
 Listener = Callable[[AnyMessage], None]
-
-KEY_BYTES = 32
 
 _log = logging.getLogger(__name__)
 _rank_log = logging.getLogger("headrace.rank")
@@ -61,6 +60,7 @@ class RunningCluster:
         self._listeners: list[Listener] = []
         self._run_dir: RunDir | None = None
         self._control: AsyncControlSocket | None = None
+        self._hosts = Hosts()
         self._supervisor: LocalSupervisor | None = None
         self._topology: Topology | None = None
         self._chaos = parse_chaos(config.chaos)
@@ -98,29 +98,39 @@ class RunningCluster:
 
         Raises:
             ShardingError: The model cannot be split so; nothing has been made.
-            ConfigError: No folder or socket can be had, or faults are meant for ranks that there
-                are not.
+            ConfigError: No folder or socket can be had, the hosts cannot be joined, or faults are
+                meant for ranks that there are not.
         """
         check_shardings(self._config, self._source.config)
         self._check_chaos()
-        key = secrets.token_bytes(KEY_BYTES)
         self._run_dir = open_run_dir()
-        self._control = AsyncControlSocket(self._run_dir.address("edge"), Codec(key))
+        joined = join_hosts(
+            self._config,
+            self._source,
+            deployment_id=self._run_dir.deployment_id,
+            on_line=_log_line,
+        )
+        self._hosts = joined.hosts
+        self._control = AsyncControlSocket(
+            self._run_dir.address("edge"), Codec(joined.key), host=joined.own_address
+        )
         self._control.open()
         self._supervisor = LocalSupervisor(
             launch_specs(
                 self._config,
                 deployment_id=self._run_dir.deployment_id,
                 run_dir=str(self._run_dir.path),
-                key=key.hex(),
+                key=joined.key.hex(),
                 supervisor=self._control.address,
                 model=self._source.launch,
                 is_moe=self._source.is_moe,
+                addresses=joined.addresses,
             ),
             run_dir=self._run_dir,
             control=self._control,
             hooks=Hooks(on_event=self._take_event, on_message=self._deliver, on_line=_log_line),
             config=self._supervision,
+            hosts=joined.hosts,
         )
 
     def listen(self, listener: Listener) -> None:
@@ -138,6 +148,7 @@ class RunningCluster:
             ReplicaError: A rank died or was not ready in time. Everything is stopped already.
         """
         supervisor = self._open_supervisor()
+        await self._hosts.open()
         self._topology = await supervisor.start()
         self._deliver(self._topology)
         for ready in supervisor.ready:
@@ -182,6 +193,7 @@ class RunningCluster:
             if self._supervisor is not None and control is not None:
                 await self._supervisor.stop()
         finally:
+            await self._hosts.close()
             if control is not None:
                 control.close()
             if self._run_dir is not None:

@@ -1,4 +1,4 @@
-"""Supervises the rank processes of a deployment on this machine.
+"""Supervises the rank processes of a deployment, wherever they run.
 
 One supervisor starts all ranks, waits until each is ready, tells all of them of each other, and
 watches them. A rank that fails before the deployment is up makes the start fail with an error that
@@ -17,6 +17,7 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from headrace.cluster.agent.hosts import Hosts
 from headrace.cluster.events import Control, Hooks
 from headrace.cluster.process import RankHandle, RankProcess
 from headrace.cluster.replica import Replica, ReplicaBounds, Surroundings
@@ -73,7 +74,7 @@ class LocalSupervisor:
             on what is not its own; the caller closes it.
         hooks: Where to report.
         config: Bounds.
-        make_process: Makes the process of a rank; by default one of this machine.
+        hosts: The other hosts of the deployment; None when there are none.
     """
 
     def __init__(
@@ -84,15 +85,17 @@ class LocalSupervisor:
         control: Control,
         hooks: Hooks | None = None,
         config: SupervisorConfig | None = None,
-        make_process: Callable[[LaunchSpec], RankHandle] | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self._hooks = hooks or Hooks()
         self._config = config or SupervisorConfig()
         self._run_dir = run_dir
         self._control = control
+        self._hosts = hosts or Hosts()
+        self._addresses: dict[tuple[str, int], str] = {}
         around = Surroundings(
-            make_process=make_process or self._local_process,
-            tell=control.send,
+            make_process=self._make_process,
+            tell=self._tell,
             forget=self._forget,
             on_event=self._hooks.on_event,
             on_change=self._publish,
@@ -222,7 +225,10 @@ class LocalSupervisor:
         for replica in self._replicas.values():
             yield from replica.seats
 
-    def _local_process(self, spec: LaunchSpec) -> RankProcess:
+    def _make_process(self, spec: LaunchSpec) -> RankHandle:
+        host = self._hosts.of(spec)
+        if host is not None:
+            return host.process(spec)
         return RankProcess(spec, command=self._config.command, on_line=self._hooks.on_line)
 
     # -- messages ------------------------------------------------------------------------
@@ -234,9 +240,13 @@ class LocalSupervisor:
     def _handle(self, message: AnyMessage) -> None:
         match message:
             case Ready():
+                rank, info = f"{message.replica}.{message.info.rank}", message.info
+                self._addresses[rank, info.generation] = info.address
                 self._of(message.replica, lambda replica: replica.on_ready(message))
                 self._changed.set()
             case Broken():
+                rank = f"{message.replica}.{message.rank}"
+                self._addresses[rank, message.generation] = message.address
                 self._of(message.replica, lambda replica: replica.on_broken(message))
             case Failed():
                 self._hooks.on_event(message)
@@ -287,9 +297,21 @@ class LocalSupervisor:
         for ready in self.ready:
             self._control.send(ready.info.address, message)
 
+    def _tell(self, spec: LaunchSpec, message: Message) -> None:
+        self._control.send(self._address_of(spec), message)
+
+    def _address_of(self, spec: LaunchSpec) -> str:
+        # What it said, which holds on every host; before it said anything, its host's own name.
+        return self._addresses.get((spec.name, spec.generation)) or spec.address
+
     def _forget(self, spec: LaunchSpec) -> None:
-        self._control.forget(spec.address)
-        self._run_dir.sweep_rank(spec.replica, spec.rank, spec.generation)
+        self._control.forget(self._address_of(spec))
+        self._addresses.pop((spec.name, spec.generation), None)
+        host = self._hosts.of(spec)
+        if host is not None:
+            host.sweep(spec)
+        else:
+            self._run_dir.sweep_rank(spec.replica, spec.rank, spec.generation)
 
     def _fail(self, error: HeadraceError) -> None:
         # The first error is the cause; what follows, as a rule, are its consequences.

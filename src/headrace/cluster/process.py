@@ -46,7 +46,11 @@ class RankHandle(Protocol):
         ...
 
     async def wait(self) -> RankExited:
-        """Return once it has certainly ended; only then may its memory be taken for quiet."""
+        """Return once it has certainly ended; only then may its memory be taken for quiet.
+
+        One whose host is lost counts as ended: it can write through connections only, and those
+        its peers refuse as soon as they hear that its generation is over.
+        """
         ...
 
     def send_signal(self, number: signal.Signals) -> None:

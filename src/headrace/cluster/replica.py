@@ -56,7 +56,7 @@ class Surroundings:
 
     Attributes:
         make_process: Makes the process of a rank, not yet spawned.
-        tell: Queues a message for a control address.
+        tell: Queues a message for a generation of a rank.
         forget: Drops what is kept of a generation of a rank that is gone.
         on_event: Hears of every event of a rank's or the replica's life.
         on_change: The topology changed: ranks fell quiet, or the replica is up or down.
@@ -65,7 +65,7 @@ class Surroundings:
     """
 
     make_process: Callable[[LaunchSpec], RankHandle]
-    tell: Callable[[str, Message], object]
+    tell: Callable[[LaunchSpec, Message], object]
     forget: Callable[[LaunchSpec], None]
     on_event: Callable[[Event], None]
     on_change: Callable[[], None]
@@ -277,7 +277,7 @@ class Replica:
         )
         survivors = [seat for seat in self.seats if seat.can_follow]
         for seat in survivors:
-            self._around.tell(seat.spec.address, Reform(generation=self._generation))
+            self._around.tell(seat.spec, Reform(generation=self._generation))
         for seat in self.seats:
             seat.move_to(self._generation)
         self._around.on_change()

@@ -100,6 +100,8 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         supervisor: Control address to report to.
         transport: KV transport.
         host: Address of this host that the rank's ``tcp`` transport binds and its peers reach.
+        spans_hosts: The deployment has ranks on other hosts: control sockets listen on ``host``
+            too, and count and repeat their messages.
         engine: The engine's knobs.
         faults: What goes wrong with the rank's writes, on purpose.
     """
@@ -118,6 +120,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokenizer: str = ""
     transport: str = "shm"
     host: str = "127.0.0.1"
+    spans_hosts: bool = False
     engine: EngineConfig = EngineConfig()
     faults: WriteFaults = WriteFaults()
 
@@ -127,8 +130,13 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"{self.replica}.{self.rank}"
 
     @property
+    def control_host(self) -> str:
+        """Host that the control socket listens on besides ``address``; empty for none."""
+        return self.host if self.spans_hosts else ""
+
+    @property
     def address(self) -> str:
-        """Control address that the rank binds; minted per generation."""
+        """Control address that the rank binds for its own host; minted per generation."""
         return f"ipc://{self.run_dir}/{self.name}.{self.generation}.ctl"
 
     def to_json(self) -> bytes:

@@ -345,13 +345,15 @@ class Failed(Message):
 class Broken(Message):
     """A rank left its generation: its group broke, and it waits for ``Reform``, or this came.
 
-    It holds its weights, and nothing of the generation any more: no mapping, no session.
+    It holds its weights, and nothing of the generation any more: no mapping, no session. It waits
+    at ``address``.
     """
 
     replica: str
     rank: int
     generation: int
     error: str
+    address: str = ""
 
 
 class Reform(Message):

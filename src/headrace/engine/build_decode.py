@@ -29,7 +29,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
             engine=parts.transfer,
             region=parts.descriptor,
             name=f"{spec.name}.{spec.generation}",
-            address=spec.address,
+            address=parts.info.address,
             send=parts.control.send,
             clock=clock,
             timeout_s=spec.engine.session_timeout_s,

@@ -52,11 +52,11 @@ class Parts:
     def info(self) -> RankInfo:
         """This rank as its peers address it."""
         return RankInfo(
-            rank=self.spec.rank, generation=self.spec.generation, address=self.spec.address
+            rank=self.spec.rank, generation=self.spec.generation, address=self.control.address
         )
 
     def peer_address(self, rank: int) -> str:
-        """Control address of another rank of the replica."""
+        """Control address of another rank of the replica, which is on the same host."""
         return msgspec.structs.replace(self.spec, rank=rank).address
 
     def flight_log(self) -> FlightLog:
@@ -82,6 +82,7 @@ class Parts:
         pulse = Pulse(
             address=spec.address.removesuffix(".ctl") + ".pulse",
             codec=Codec(bytes.fromhex(spec.key)),
+            host=spec.control_host,
             interval_s=spec.engine.heartbeat_s,
             observe=observe,
             listeners=lambda: (spec.supervisor, *listeners()),

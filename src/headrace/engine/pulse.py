@@ -20,6 +20,7 @@ class Pulse:
     Args:
         address: Control address minted for the pulse's own socket.
         codec: The deployment's codec.
+        host: See ``ControlSocket``.
         interval_s: Time between beats [s].
         observe: Returns the beat to send; called from the pulse's thread, must only read.
         listeners: Returns the addresses to send to; called likewise.
@@ -30,11 +31,12 @@ class Pulse:
         *,
         address: str,
         codec: Codec,
+        host: str = "",
         interval_s: float,
         observe: Callable[[], Heartbeat],
         listeners: Callable[[], Iterable[str]],
     ) -> None:
-        self._socket = ControlSocket(address, codec)
+        self._socket = ControlSocket(address, codec, host=host)
         self._interval_s = interval_s
         self._observe = observe
         self._listeners = listeners

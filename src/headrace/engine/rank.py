@@ -44,7 +44,8 @@ def run_rank(spec: LaunchSpec) -> None:
 
 def _live(spec: LaunchSpec, kept: Kept) -> int | None:
     """Run one generation; return the next one, or None after a shutdown."""
-    control = ControlSocket(spec.address, Codec(bytes.fromhex(spec.key)))
+    codec = Codec(bytes.fromhex(spec.key))
+    control = ControlSocket(spec.address, codec, host=spec.control_host)
     control.open()
     try:
         return _run(spec, control, kept)
@@ -93,6 +94,7 @@ def _say_left(spec: LaunchSpec, control: ControlSocket, error: ReplicaError) -> 
             rank=spec.rank,
             generation=spec.generation,
             error=str(error),
+            address=control.address,
         ),
     )
 
