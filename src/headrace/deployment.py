@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,6 +34,7 @@ import msgspec
 from msgspec import Struct
 
 from headrace.core.addresses import parse_address
+from headrace.core.chaos import ChaosPlan, parse_chaos
 from headrace.core.config import build, load_toml, suggest
 from headrace.core.errors import ConfigError
 from headrace.core.launch import EngineConfig, LaunchSpec
@@ -102,6 +104,7 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         engine: Knobs of every rank.
         serving: The HTTP edge.
         router: When ranks count as late, dead or stuck.
+        chaos: Faults on purpose, see ``core.chaos``; only behind a loopback address.
         hosts: Address ``HOST:PORT`` of the agent of each other host, by a name of your own.
         address: Address of this host as the others reach it; empty finds it.
         key_file: File with the secret that the hosts share; needed when there are several.
@@ -115,6 +118,7 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     engine: EngineConfig = EngineConfig()
     serving: ServingConfig = ServingConfig()
     router: RegistryConfig = RegistryConfig()
+    chaos: str = ""
     hosts: dict[str, str] = {}
     address: str = ""
     key_file: str = ""
@@ -133,7 +137,17 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _check_block_size("engine", self.engine.block_size)
         for role, replica in self.roles:
             _check_block_size(role, replica.block_size or self.engine.block_size)
+        if self.chaos:
+            self._check_chaos(parse_chaos(self.chaos))
         self._check_hosts()
+
+    def _check_chaos(self, plan: ChaosPlan) -> None:
+        _check_loopback(self.serving.host)
+        if not plan.writes.is_calm and self.prefill is None:
+            raise ConfigError(
+                f"chaos {self.chaos!r}: a mono deployment moves no KV whose writes could fail; "
+                f"give --prefill and --decode, or only kill and stop"
+            )
 
     @property
     def roles(self) -> tuple[tuple[Role, ReplicaConfig], ...]:
@@ -181,6 +195,19 @@ def _check_block_size(where: str, block_size: int) -> None:
         raise ConfigError(
             f"{where} block_size={block_size}: expected a divisor of {KV_TILE_TOKENS}, "
             f"such as 16, 32, 64 or 128"
+        )
+
+
+def _check_loopback(host: str) -> None:
+    """Refuse to break on purpose what others may rely on."""
+    try:
+        is_loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ConfigError(
+            f"chaos with host {host!r}: faults on purpose are for loopback only; "
+            f"serve at 127.0.0.1, or leave chaos out"
         )
 
 
@@ -307,6 +334,7 @@ def launch_specs(
         for role, replica in config.roles
         for index in range(replica.replicas)
     ]
+    faults = parse_chaos(config.chaos).writes
     on_host: Counter[str] = Counter()
     for plan in planned:
         on_host[plan.host] += plan.sharding.num_ranks
@@ -324,6 +352,7 @@ def launch_specs(
             ranks_on_host=on_host[plan.host],
             supervisor=supervisor,
             transport=config.transport,
+            faults=faults,
             host=(addresses or {}).get(plan.host, LOOPBACK),
             spans_hosts=addresses is not None,
             engine=_with_block_size(config.engine, plan.block_size),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import time
@@ -102,6 +103,13 @@ class RawWriter:
         self.answers.check(frame, head, b"")
         assert (frame.kind, frame.imm, frame.write) == (Kind.FENCE_READ, imm, number)
         return frame.region
+
+    def push(self, data: bytes, *, is_last: bool = False) -> None:
+        """Send bytes that the owner may answer by closing while they are on the way."""
+        with contextlib.suppress(OSError):
+            self.sock.sendall(data)
+            if is_last:
+                self.sock.shutdown(socket.SHUT_WR)
 
     def read(self, num_bytes: int) -> bytes:
         """Return exactly so many bytes, fewer only at the end of the connection."""

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.errors import ConfigError, ShardingError
 from headrace.core.launch import EngineConfig
 from headrace.core.sharding import Role, Sharding
@@ -18,6 +20,7 @@ from headrace.deployment import (
     parse_sharding,
 )
 from headrace.models.config import ModelConfig, parse_config
+from headrace.serving.openai.config import ServingConfig
 from tests.support.cli_model import CONFIG
 
 MOE = parse_config(CONFIG)
@@ -239,3 +242,29 @@ def test_shared_memory_is_enough_where_all_of_a_deployment_is_on_one_host(tmp_pa
     text = SPANNING.replace('"tcp"', '"shm"').replace('["b", "c"]', '["b"]')
     config = load_deployment(write(tmp_path, text + 'hosts = ["b"]\n'), {})
     assert set(config.places.values()) == {"b"}
+
+
+def test_faults_on_purpose_reach_every_rank() -> None:
+    config = msgspec.structs.replace(SPLIT, chaos="lose=0.03,delay=50ms,kill=prefill@12s")
+    faults = WriteFaults(lose=0.03, delay_s=0.05)
+    assert {spec.faults for spec in specs(config)} == {faults}
+    assert all(spec.faults.is_calm for spec in specs(SPLIT))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_faults_on_purpose_are_refused_where_others_could_be_hit(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"chaos with host '{host}'.*loopback only"):
+        DeploymentConfig(chaos="kill=mono@1s", serving=ServingConfig(host=host))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_faults_on_purpose_are_taken_on_loopback(host: str) -> None:
+    config = DeploymentConfig(chaos="kill=mono@1s", serving=ServingConfig(host=host))
+    assert config.chaos == "kill=mono@1s"
+
+
+def test_faults_that_could_not_happen_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'los'"):
+        DeploymentConfig(chaos="los=1")
+    with pytest.raises(ConfigError, match="a mono deployment moves no KV"):
+        DeploymentConfig(chaos="lose=0.1")

@@ -130,6 +130,7 @@ def deployment_from_flags(
     exact: bool | None = None,
     block_size: int | None = None,
     settings: Sequence[str] | None = None,
+    chaos: str = "",
     serving: dict[str, Any] | None = None,
 ) -> DeploymentConfig:
     """Merge file, ``--set`` pairs and flags into a config, the later ones winning.
@@ -144,7 +145,7 @@ def deployment_from_flags(
         _set(flags, setting)
     roles = {"prefill": prefill, "decode": decode, "mono": mono}
     tables: dict[str, dict[str, Any]] = {
-        "": {"model": model, "transport": transport, "key_file": key_file},
+        "": {"model": model, "transport": transport, "chaos": chaos, "key_file": key_file},
         "engine": {"dtype": dtype, "exact": exact, "block_size": block_size},
         "serving": serving or {},
         **{name: parse_sharding(text, where=f"--{name}") for name, text in roles.items()},

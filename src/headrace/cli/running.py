@@ -14,9 +14,11 @@ from typing import Any, TypeVar
 from headrace.cli.joining import join_hosts
 from headrace.cli.source import ModelSource
 from headrace.cluster.agent.hosts import Hosts
+from headrace.cluster.blows import strike
 from headrace.cluster.events import Event, Hooks, ignore
 from headrace.cluster.local import LocalSupervisor, SupervisorConfig
 from headrace.cluster.rundir import RunDir, open_run_dir
+from headrace.core.chaos import parse_chaos
 from headrace.core.codec import Codec
 from headrace.core.errors import ReplicaError
 from headrace.core.messages import AnyMessage, Message, Ready, Topology
@@ -61,6 +63,8 @@ class RunningCluster:
         self._hosts = Hosts()
         self._supervisor: LocalSupervisor | None = None
         self._topology: Topology | None = None
+        self._chaos = parse_chaos(config.chaos)
+        self._striking: asyncio.Task[None] | None = None
 
     @property
     def topology(self) -> Topology:
@@ -94,9 +98,11 @@ class RunningCluster:
 
         Raises:
             ShardingError: The model cannot be split so; nothing has been made.
-            ConfigError: No folder or socket can be had, or the hosts cannot be joined.
+            ConfigError: No folder or socket can be had, the hosts cannot be joined, or faults are
+                meant for ranks that there are not.
         """
         check_shardings(self._config, self._source.config)
+        self._check_chaos()
         self._run_dir = open_run_dir()
         joined = join_hosts(
             self._config,
@@ -147,6 +153,13 @@ class RunningCluster:
         self._deliver(self._topology)
         for ready in supervisor.ready:
             self._deliver(ready)
+        self._striking = asyncio.create_task(
+            strike(
+                self._chaos,
+                alive=lambda: supervisor.pids,
+                send_signal=supervisor.send_signal,
+            )
+        )
 
     def send(self, address: str, message: Message) -> bool:
         """Queue a message for a rank without waiting; False when the rank takes no more."""
@@ -174,6 +187,9 @@ class RunningCluster:
         """End every rank and remove what the deployment left; idempotent, at most 4.5 s."""
         control, self._control = self._control, None
         try:
+            if self._striking is not None:
+                self._striking.cancel()
+                await asyncio.gather(self._striking, return_exceptions=True)
             if self._supervisor is not None and control is not None:
                 await self._supervisor.stop()
         finally:
@@ -182,6 +198,17 @@ class RunningCluster:
                 control.close()
             if self._run_dir is not None:
                 self._run_dir.remove()
+
+    def _check_chaos(self) -> None:
+        is_moe = self._source.is_moe
+        self._chaos.check_targets(
+            [
+                f"{role}{index}.{rank}"
+                for role, replica in self._config.roles
+                for index in range(replica.replicas)
+                for rank in range(replica.sharding(is_moe=is_moe).num_ranks)
+            ]
+        )
 
     def _take_event(self, event: Event) -> None:
         self._on_event(event)

@@ -56,6 +56,16 @@ Name = Annotated[
         show_default=False,
     ),
 ]
+Chaos = Annotated[
+    str,
+    typer.Option(
+        metavar="FAULTS",
+        help="Break things on purpose, on loopback: lose=0.03,delay=50ms,kill=prefill@12s; also "
+        "duplicate, reorder, hold, stop, seed.",
+        rich_help_panel=_SERVER,
+        show_default=False,
+    ),
+]
 LogLevel = Annotated[
     str,
     typer.Option(
@@ -84,6 +94,7 @@ def serve(
     exact: options.Exact = None,
     block_size: options.BlockSize = None,
     settings: options.Settings = None,
+    chaos: Chaos = "",
     log_level: LogLevel = "warning",
 ) -> None:
     """Serve a model behind an OpenAI-compatible API until Ctrl-C.
@@ -103,6 +114,7 @@ def serve(
         exact=exact,
         block_size=block_size,
         settings=settings,
+        chaos=chaos,
         serving={"host": host, "port": port, "api_keys": api_key, "model_name": name},
     )
     source = resolve_model(resolved.model)

@@ -150,6 +150,12 @@ class LocalSupervisor:
             await self.stop()
             raise
 
+    def send_signal(self, rank: str, number: signal.Signals) -> None:
+        """Signal the rank of a name, e.g. ``prefill0.1``; nothing when it does not live."""
+        for seat in self._seats():
+            if seat.name == rank:
+                seat.process.send_signal(number)
+
     async def failure(self) -> HeadraceError:
         """Wait until the deployment cannot go on; return why. ``stop`` is still to be called."""
         while self._error is None:
@@ -191,7 +197,7 @@ class LocalSupervisor:
                 await self._wait_ready()
         except TimeoutError as error:
             raise ReplicaError(
-                f"{', '.join(self._missing())} not ready after {self._config.start_timeout_s:g} s: "
+                f"{', '.join(self._absent())} not ready after {self._config.start_timeout_s:g} s: "
                 f"see the lines above, or allow more time to start"
             ) from error
         for replica in self._replicas.values():
@@ -208,6 +214,9 @@ class LocalSupervisor:
                 raise self._error
             self._changed.clear()
             await self._changed.wait()
+
+    def _absent(self) -> list[str]:
+        return [words for replica in self._replicas.values() for words in replica.absent]
 
     def _missing(self) -> list[str]:
         return [name for replica in self._replicas.values() for name in replica.missing]
@@ -243,6 +252,7 @@ class LocalSupervisor:
                 self._hooks.on_event(message)
                 self._take_failed(message)
             case LoadProgress():
+                self._of(message.replica, lambda replica: replica.on_loading(message))
                 self._hooks.on_event(message)
             case Heartbeat():
                 info = message.info
@@ -351,4 +361,6 @@ class LocalSupervisor:
 def _as_error(failed: Failed) -> HeadraceError:
     if failed.is_user_error:
         return UserError(failed.error)
-    return ReplicaError(f"{failed.replica}.{failed.rank} failed: {failed.error}")
+    name = f"{failed.replica}.{failed.rank}"
+    # What a rank waited for in vain begins with its name.
+    return ReplicaError(failed.error if name in failed.error else f"{name} failed: {failed.error}")

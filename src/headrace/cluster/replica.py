@@ -23,7 +23,7 @@ from headrace.cluster.restarts import RestartBudget, RestartConfig
 from headrace.cluster.seat import Seat
 from headrace.core.errors import HeadraceError, ReplicaError
 from headrace.core.launch import LaunchSpec
-from headrace.core.messages import Broken, Failed, Message, Ready, Reform, ReplicaInfo
+from headrace.core.messages import Broken, Failed, LoadProgress, Message, Ready, Reform, ReplicaInfo
 
 _log = logging.getLogger(__name__)
 
@@ -116,6 +116,11 @@ class Replica:
         """Names of the ranks that are not ready."""
         return [seat.name for seat in self.seats if seat.ready is None]
 
+    @property
+    def absent(self) -> list[str]:
+        """The missing ranks in words, with how far the start of each has come."""
+        return [seat.standing for seat in self.seats if seat.ready is None]
+
     def start(self) -> None:
         """Begin to start every rank."""
         for seat in self.seats:
@@ -148,6 +153,12 @@ class Replica:
         self._changed.set()
         if self._was_up:
             self._around.on_change()
+
+    def on_loading(self, progress: LoadProgress) -> None:
+        """Take a rank's word on how far its weights are."""
+        seat = self._seat(progress.rank)
+        if seat is not None:
+            seat.loading = progress
 
     def on_broken(self, broken: Broken) -> None:
         """Take a rank's word that it has left a generation."""
@@ -275,6 +286,7 @@ class Replica:
         for seat in self.seats:
             if seat not in survivors:
                 seat.process = self._around.make_process(seat.spec)
+                seat.loading = None
                 self._spawn(seat)
         return await self._await_formed(survivors)
 
@@ -286,7 +298,7 @@ class Replica:
             stuck = [seat.name for seat in survivors if self._is_in_old(seat)]
             bound_s = self._bounds.leave_timeout_s if stuck else self._bounds.form_timeout_s
             if waited_s >= bound_s:
-                names = ", ".join(stuck or self.missing)
+                names = ", ".join(stuck or self.absent)
                 what = "did not leave its generation" if stuck else "not ready"
                 self._lose(ReplicaError(f"{names} {what} after {waited_s:.1f} s"))
                 break

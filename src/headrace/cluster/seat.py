@@ -10,7 +10,7 @@ import msgspec
 from headrace.cluster.process import RankHandle
 from headrace.core.errors import HeadraceError
 from headrace.core.launch import LaunchSpec
-from headrace.core.messages import RankInfo, Ready
+from headrace.core.messages import LoadProgress, RankInfo, Ready
 
 
 @dataclass(slots=True, eq=False)
@@ -24,6 +24,7 @@ class Seat:
         writing: How peers address what may still write; None when nothing here can.
         is_waiting: It left its generation by itself and waits to be told of the next one.
         heard_s: When it was last heard, once it is ready [s].
+        loading: How far its weights were when it last said.
         previous: What filled the seat in the last generation; None in the first.
         word: Its own account of why it cannot go on, or the supervisor's of why it was ended.
         has_word: Set together with ``word``.
@@ -36,6 +37,7 @@ class Seat:
     writing: RankInfo | None = None
     is_waiting: bool = False
     heard_s: float = 0.0
+    loading: LoadProgress | None = None
     previous: LaunchSpec | None = None
     word: HeadraceError | None = None
     has_word: asyncio.Event = field(default_factory=asyncio.Event)
@@ -45,6 +47,18 @@ class Seat:
     def name(self) -> str:
         """The rank's name."""
         return self.spec.name
+
+    @property
+    def standing(self) -> str:
+        """The rank's name, with how far its start has come, for who waits for it."""
+        if self.ready is not None:
+            return self.name
+        if self.loading is None:
+            return f"{self.name} (no weights read)"
+        done, total = self.loading.done_bytes, self.loading.total_bytes
+        if done < total:
+            return f"{self.name} ({done / total:.0%} of its weights read)"
+        return f"{self.name} (weights read)"
 
     @property
     def can_follow(self) -> bool:

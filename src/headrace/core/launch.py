@@ -11,6 +11,7 @@ import math
 import msgspec
 from msgspec import Struct
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.errors import ConfigError
 from headrace.core.sharding import Role, Sharding
 
@@ -102,6 +103,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         spans_hosts: The deployment has ranks on other hosts: control sockets listen on ``host``
             too, and count and repeat their messages.
         engine: The engine's knobs.
+        faults: What goes wrong with the rank's writes, on purpose.
     """
 
     deployment_id: str
@@ -120,6 +122,7 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     spans_hosts: bool = False
     engine: EngineConfig = EngineConfig()
+    faults: WriteFaults = WriteFaults()
 
     @property
     def name(self) -> str:

@@ -42,13 +42,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
         pool=parts.pool,
         stepper=Stepper(parts.loaded.backend, flight=parts.flight),
         receiving=receiving,
-        emitter=Emitter(
-            rank=spec.rank,
-            replica=spec.replica,
-            eos_token_ids=parts.loaded.eos_token_ids,
-            max_model_tokens=parts.loaded.max_model_tokens,
-            send=parts.control.send,
-        ),
+        emitter=_make_emitter(parts),
         tokenizer=Tokenizer.open(parts.loaded.tokenizer_folder),
         clock=clock,
         limits=Limits(
@@ -63,14 +57,28 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
         rank=rank,
         orders=Orders(spec.generation),
         control=parts.control,
-        lockstep=Lockstep(
-            parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
-        ),
+        lockstep=_lockstep(parts),
         receiving=receiving,
         engine=parts.transfer if receiving is not None else None,
         pool=parts.pool,
         clock=clock,
         flight=flight,
+    )
+
+
+def _make_emitter(parts: Parts) -> Emitter:
+    return Emitter(
+        rank=parts.spec.rank,
+        replica=parts.spec.replica,
+        eos_token_ids=parts.loaded.eos_token_ids,
+        max_model_tokens=parts.loaded.max_model_tokens,
+        send=parts.control.send,
+    )
+
+
+def _lockstep(parts: Parts) -> Lockstep:
+    return Lockstep(
+        parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
     )
 
 

@@ -226,7 +226,11 @@ class DecodeRank:
         )
 
     def _is_remote(self, sequence: Sequence, hit: PrefixHit) -> bool:
-        if self._receiving is None or hit.num_tokens >= len(sequence.token_ids) - 1:
+        return hit.num_tokens < len(sequence.token_ids) - 1 and self._can_ask(sequence)
+
+    def _can_ask(self, sequence: Sequence) -> bool:
+        """Whether a prefiller is there that may hold the sequence."""
+        if self._receiving is None or sequence.is_outgrown:
             return False
         return self._receiving.can_reach(sequence)
 
@@ -238,7 +242,7 @@ class DecodeRank:
         """
         if sequence.num_missing_tokens == 0:
             self._start_decoding(sequence)
-        elif self._receiving is not None and self._receiving.can_reach(sequence):
+        elif self._receiving is not None and self._can_ask(sequence):
             self._pool.pin(sequence.blocks.own_block_ids)
             self._receiving.open(sequence)
             self.roster.move(sequence, Phase.RECEIVING)
@@ -311,6 +315,13 @@ class DecodeRank:
     def _try_again(self, failure: Failure) -> None:
         """Put a sequence whose KV will not come back into the line, if that may help."""
         sequence = failure.sequence
+        if failure.is_final and sequence.is_resumed and not sequence.is_outgrown:
+            # Its prompt was let in: what it has grown to since is no fault of the request.
+            log.warning("%s is computed here: %s", sequence.sequence_id, failure.reason)
+            self._give_blocks_back(sequence)
+            sequence.is_outgrown = True
+            self.roster.move(sequence, Phase.WAITING)
+            return
         if failure.is_final or sequence.ledger.num_retries >= MAX_RETRIES:
             tried = f" (tried {MAX_RETRIES + 1} times)" if not failure.is_final else ""
             self._fail(sequence, f"{failure.reason}{tried}")

@@ -11,26 +11,22 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from headrace.core.clock import Clock
-from headrace.core.flight import Flight, SessionWait, position
-from headrace.core.layouts import CacheLayout
+from headrace.core.flight import Flight, SessionWait, told_position
 from headrace.core.messages import (
     CancelSession,
     Heartbeat,
     Message,
     PrefillRequest,
     RegionDescriptor,
-    ReplicaInfo,
     SessionDone,
     SessionFailed,
     SessionQuiet,
     SessionStarted,
     Topology,
 )
-from headrace.core.sharding import Role, split_range
 from headrace.core.transport import Grant
+from headrace.engine.prefillers import Prefillers, source_heads
 from headrace.engine.sequence import Sequence
 from headrace.kvcache.pool import BlockPool
 from headrace.transfer.engine import TransferEngine
@@ -114,7 +110,7 @@ class Receiving:
         self._send = send
         self._clock = clock
         self._timeout_s = timeout_s
-        self._replicas: dict[str, ReplicaInfo] = {}
+        self._prefillers = Prefillers()
         self._inbound: dict[str, _Inbound] = {}
         self._awaiting_done: dict[str, Sequence] = {}
         self._complete: list[Sequence] = []
@@ -131,18 +127,13 @@ class Receiving:
 
     def on_topology(self, topology: Topology) -> None:
         """Learn which prefill replicas live; generations not listed will never write again."""
-        known = {each.name: each for each in topology.replicas if each.role is Role.PREFILL}
-        alive = {(each.name, rank.generation) for each in known.values() for rank in each.ranks}
-        for replica in self._replicas.values():
-            for rank in replica.ranks:
-                if (replica.name, rank.generation) not in alive:
-                    self._sessions.on_generation_dead(
-                        replica.name,
-                        rank=rank.rank,
-                        generation=rank.generation,
-                        now_s=self._clock.now_s(),
-                    )
-        self._replicas = known
+        for replica, rank in self._prefillers.update(topology):
+            self._sessions.on_generation_dead(
+                replica,
+                rank=rank.rank,
+                generation=rank.generation,
+                now_s=self._clock.now_s(),
+            )
 
     def on_message(self, message: Message) -> None:
         """Take what a prefill replica says about sessions."""
@@ -163,7 +154,7 @@ class Receiving:
                     generation=message.info.generation,
                     progress=message.progress,
                     now_s=now_s,
-                    where=_where(message.counters),
+                    where=told_position(message.counters),
                 )
             case _:
                 raise AssertionError(f"{type(message).__name__} is not about sessions")
@@ -210,11 +201,11 @@ class Receiving:
 
     def can_reach(self, sequence: Sequence) -> bool:
         """Whether a prefill replica is there for the sequence."""
-        return self._replica_for(sequence) is not None
+        return self._prefillers.choose(sequence) is not None
 
     def open(self, sequence: Sequence) -> None:
         """Ask a prefill replica for the KV that the sequence lacks; its blocks are pinned."""
-        replica = self._replica_for(sequence)
+        replica = self._prefillers.choose(sequence)
         if replica is None:
             raise AssertionError("open without a replica: ask can_reach first")
         session_id = f"{self._name}-{self._next_session}"
@@ -222,7 +213,7 @@ class Receiving:
         imm = self._engine.next_imm()
         start, stop = sequence.blocks.num_tokens, len(sequence.token_ids) - 1
         owed = expected_bytes_by_source(
-            _sources(replica, self._region.layout),
+            source_heads(replica, self._region.layout),
             self._region.layout,
             start=start,
             stop=stop,
@@ -270,7 +261,10 @@ class Receiving:
             self._quiet.append(self._inbound.pop(session_id).quarantined)
             return
         self._sessions.cancel(session_id, now_s=self._clock.now_s())
-        self._send(inbound.lead, CancelSession(session_id=session_id, reply_to=self._address))
+        # A lead that is gone for good needs no word, and its address is forgotten already.
+        if self._prefillers.has_address(inbound.lead):
+            message = CancelSession(session_id=session_id, reply_to=self._address)
+            self._send(inbound.lead, message)
 
     def take_complete(self) -> list[Sequence]:
         """Return sequences whose KV became whole since the last call."""
@@ -373,32 +367,3 @@ class Receiving:
                 writers=writers,
             ),
         )
-
-    def _replica_for(self, sequence: Sequence) -> ReplicaInfo | None:
-        """The router's choice while it is up, else any other; none if the router had none.
-
-        One that failed the sequence is asked again only if there is no other.
-        """
-        name = sequence.submit.prefill_replica
-        if not name:
-            return None
-        up = [replica for replica in self._replicas.values() if replica.is_up]
-        ranked = sorted(up, key=lambda it: (it.name in sequence.failed_replicas, it.name != name))
-        return next(iter(ranked), None)
-
-
-def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:
-    """Which heads each source rank holds; pool and block sizes do not matter here."""
-    num_heads = target.layers[0].num_kv_heads
-    held = [split_range(num_heads, replica.sharding.tp, rank.rank) for rank in replica.ranks]
-    return [
-        msgspec.structs.replace(target, first_head=heads.start, num_heads=len(heads))
-        for heads in held
-    ]
-
-
-def _where(counters: dict[str, float]) -> str:
-    """Where the sender of a heartbeat stood, in words; empty if it does not say."""
-    if "headrace_step" not in counters:
-        return ""
-    return position(int(counters["headrace_step"]), int(counters.get("headrace_layer", -1)))

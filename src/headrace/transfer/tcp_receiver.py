@@ -195,11 +195,11 @@ class Receiver:
             with self._lock:
                 self._num_handshakes -= 1
         verdict = self._judge(hello, stream)
-        stream.gather([handshake.verdict(keys, verdict)])
-        if verdict is not Verdict.TAKEN:
+        is_taken = verdict is Verdict.TAKEN
+        if not is_taken:
             self.counts.add(refused_connections=1)
-            return None, keys
-        return hello, keys
+        stream.gather([handshake.verdict(keys, verdict)])
+        return hello if is_taken else None, keys
 
     def _judge(self, hello: Hello, stream: Stream) -> Verdict:
         """Decide about an authentic writer; a new link of its own ends its old one."""

@@ -20,7 +20,7 @@ FLAGS = {
     "headrace serve": [
         *DEPLOYMENT,
         *ENGINE,
-        *("--host", "--port", "--api-key", "--name", "--log-level"),
+        *("--host", "--port", "--api-key", "--name", "--chaos", "--log-level"),
     ],
     "headrace agent": ["--listen", "--key-file", "--new-key", "--log-level"],
     "headrace chat": [

@@ -3,7 +3,7 @@
 from headrace.cluster.seat import Seat
 from headrace.core.errors import ReplicaError
 from headrace.core.launch import LaunchSpec
-from headrace.core.messages import RankInfo, Ready
+from headrace.core.messages import LoadProgress, RankInfo, Ready
 from headrace.core.sharding import Role, Sharding
 
 
@@ -68,3 +68,13 @@ def test_the_first_account_of_an_end_is_kept():
     seat.say(ReplicaError("them"))
     assert str(seat.word) == "it"
     assert seat.has_word.is_set()
+
+
+def test_it_says_how_far_its_start_has_come():
+    seat = make_seat()
+    assert seat.standing == "decode0.1 (no weights read)"
+    for done, words in ((0, "0% of its weights"), (37, "37% of its weights"), (100, "weights")):
+        seat.loading = LoadProgress(replica="decode0", rank=1, done_bytes=done, total_bytes=100)
+        assert seat.standing == f"decode0.1 ({words} read)"
+    seat.take_ready(ready(5), 0.0)
+    assert seat.standing == "decode0.1"

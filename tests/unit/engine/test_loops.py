@@ -39,6 +39,7 @@ class ScriptedControl:
         self._batches = [*batches, [Shutdown()]]
         self.waits: list[float] = []
         self.forgotten: list[str] = []
+        self.world: World | None = None
 
     def recv_all(self) -> list[Message]:
         return self._batches.pop(0) if self._batches else []
@@ -85,7 +86,8 @@ def decode_loop(
     group: Any = None,
     flight: FlightLog | None = None,
 ) -> DecodeLoop:
-    world = World(tp=0)
+    # A world that nobody holds closes its transport, whenever the collector comes by.
+    control.world = world = World(tp=0)
     return DecodeLoop(
         rank=rank,  # type: ignore[arg-type]
         orders=Orders(generation=1),
@@ -175,12 +177,13 @@ def test_a_broken_group_is_explained_and_recorded(tmp_path: Path) -> None:
 
 
 def prefill_loop(control: ScriptedControl, worker: Recorder, lead: Recorder | None) -> PrefillLoop:
+    control.world = world = World(tp=0)
     return PrefillLoop(
         worker=worker,  # type: ignore[arg-type]
         lead=lead,  # type: ignore[arg-type]
         orders=Orders(generation=1),
         control=control,  # type: ignore[arg-type]
-        engine=World(tp=0).transfer,
+        engine=world.transfer,
     )
 
 

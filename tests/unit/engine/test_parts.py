@@ -5,8 +5,10 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.launch import LaunchSpec
 from headrace.core.messages import LoadProgress, Wake
 from headrace.core.sharding import Role
@@ -48,6 +50,19 @@ def test_what_a_rank_opens_is_gone_when_it_closes(
     assert segments(spec) == []
     assert list(tmp_path.iterdir()) == []
     assert all(isinstance(message, LoadProgress) for _, message in outbox.sent)
+
+
+def test_a_rank_with_faults_counts_them_and_leaves_nothing_either(
+    folder: Path, tmp_path: Path
+) -> None:
+    spec = msgspec.structs.replace(
+        make_spec(folder, tmp_path, Role.DECODE), faults=WriteFaults(delay_s=0.01)
+    )
+    with ExitStack() as stack:
+        parts = open_parts(spec, Outbox(), stack, Kept.of(spec))
+        assert "headrace_transfer_chaos_held_writes_total" in parts.transfer.counters()
+    assert segments(spec) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def segments(spec: LaunchSpec) -> list[str]:

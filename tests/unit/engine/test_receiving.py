@@ -168,6 +168,29 @@ def test_the_kv_received_is_the_kv_computed() -> None:
     assert seen == [[200, 3, 77, *PROMPT][:-1]]
 
 
+def test_blocks_come_back_when_one_rank_of_the_replica_died_and_the_other_lives() -> None:
+    world = World(tp=2)
+    assert world.receiving is not None
+    request = world.submit(PROMPT)
+    world.turn(prefill=False)
+    world.announce(ranks=(0,), is_up=False)
+    world.turn(prefill=False)
+    assert world.pool.num_quarantined == 3, "rank 0 may still write"
+    world.announce(ranks=(), is_up=False)
+    world.run(request)
+    assert world.pool.num_quarantined == 0
+    assert world.pool.is_idle
+
+
+def test_a_lead_that_is_gone_is_not_spoken_to_any_more() -> None:
+    world = World(tp=1)
+    world.submit(PROMPT)
+    world.turn(prefill=False)
+    world.announce(with_prefill=False)
+    world.turn(prefill=False)
+    assert not [to for to, message in world.sent if isinstance(message, CancelSession)]
+
+
 def test_session_and_immediate_ids_owe_nothing_to_the_clients_id() -> None:
     world = World(tp=1)
     for request_id in ("same", "same-again"):

@@ -1,8 +1,6 @@
 """Hostile and broken writers against a receiver; well-behaved ones are in the conformance tests."""
 
-import contextlib
 import secrets
-import socket
 import threading
 from collections.abc import Iterator
 
@@ -114,8 +112,7 @@ def test_noise_is_no_handshake(lab: Lab, noise: bytes, has_prefix: bool) -> None
     before = lab.count("failed_handshakes")
     writer = lab.connect()
     length = len(noise).to_bytes(2, "big")
-    writer.sock.sendall(b"HRKV" + length + noise if has_prefix else noise)
-    writer.sock.shutdown(socket.SHUT_WR)
+    writer.push(b"HRKV" + length + noise if has_prefix else noise, is_last=True)
     wait_until(lambda: lab.count("failed_handshakes") == before + 1, "the handshake failed")
     lab.writers.remove(writer)
     writer.close()
@@ -194,7 +191,7 @@ def test_a_spoilt_frame_ends_its_connection_and_touches_nothing(
     bit = data.draw(st.integers(0, 8 * len(head) - 1))
     head[bit // 8] ^= 1 << bit % 8
     # Enough for a table of any size that a spoilt head may announce.
-    writer.sock.sendall(bytes(head) + b"\xff" * (16 * MAX_FRAGMENTS))
+    writer.push(bytes(head) + b"\xff" * (16 * MAX_FRAGMENTS))
     assert writer.is_ended()
     assert lab.count("bad_frames") == before + 1
     lab.check_untouched()
@@ -216,8 +213,7 @@ def test_a_replayed_frame_ends_its_connection(lab: Lab) -> None:
 def test_a_truncated_frame_delivers_nothing(lab: Lab, length: int) -> None:
     writer = lab.writer(link=secrets.token_bytes(4))
     frame = writer.head([(0, 8), (64, 8)]) + b"\x01" * 16
-    writer.sock.sendall(frame[: min(length, len(frame) - 1)])
-    writer.sock.shutdown(socket.SHUT_WR)
+    writer.push(frame[: min(length, len(frame) - 1)], is_last=True)
     assert writer.is_ended()
     lab.check_untouched()
 
@@ -280,8 +276,7 @@ def test_a_grant_taken_back_in_the_middle_of_a_frame_ends_it(lab: Lab) -> None:
     lab.grants.revoke(0)
     lab.memory[:] = b"\x01" * len(lab.memory)  # the blocks have a new owner
     assert writer.is_ended()
-    with contextlib.suppress(ConnectionError):
-        writer.sock.sendall(b"\xff" * 32)
+    writer.push(b"\xff" * 32)
     lab.check_untouched()
     lab.grant(0)
     lab.check_serves()

@@ -6,9 +6,11 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.codec import Codec
 from headrace.core.messages import Heartbeat
 from headrace.core.sharding import Role
@@ -31,7 +33,9 @@ def first_beat(run_dir: Path, folder: Path, role: Role) -> Heartbeat:
     """Return what a real rank of ``role`` says of itself when it begins."""
     build = build_prefill if role is Role.PREFILL else build_decode
     run_dir.mkdir()
-    spec = make_spec(folder, run_dir, role)
+    # With faults on purpose, so that what counts them is there.
+    faults = WriteFaults(delay_s=0.001)
+    spec = msgspec.structs.replace(make_spec(folder, run_dir, role), faults=faults)
     supervisor = ControlSocket(spec.supervisor, Codec(bytes(16)))
     supervisor.open()
     with ExitStack() as stack:
