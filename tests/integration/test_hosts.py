@@ -1,7 +1,10 @@
 """Replicas on another host: the same tokens, and no host's end is the deployment's."""
 
+import json
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -21,6 +24,18 @@ def ask(server: ServerProcess) -> str:
     answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=BOUND_S)
     assert answer.status_code == 200, answer.text
     return str(answer.json()["choices"][0]["text"])
+
+
+def stream(server: ServerProcess, max_tokens: int) -> Iterator[str]:
+    """Yield the pieces of a greedy answer as they come."""
+    body = {"model": server.model, "prompt": PROMPT, "temperature": 0, "stream": True}
+    body |= {"max_tokens": max_tokens, "ignore_eos": True}
+    with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=BOUND_S) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                yield event["choices"][0]["text"]
 
 
 def wait_ready(server: ServerProcess) -> None:
@@ -59,6 +74,26 @@ def test_an_agent_that_dies_is_named_and_its_replica_is_back_when_it_is(tmp_path
                 assert len(second.ranks()) == 2
                 assert server.stop() == 130
                 assert second.ranks() == []
+
+
+def test_a_stream_goes_on_when_its_decode_host_is_lost_and_comes_back(tmp_path: Path) -> None:
+    key = write_key(tmp_path)
+    with ExitStack() as stack, running_agent("127.0.0.2:0", key) as first:
+        file = write_deployment(
+            tmp_path, key=key, address=first.address, prefill="here", decode="b"
+        )
+        with running_server("--config", str(file)) as server:
+            undisturbed = "".join(stream(server, 100))
+            parts: list[str] = []
+            for number, part in enumerate(stream(server, 100)):
+                parts.append(part)
+                if number == 3:
+                    first.kill()
+                    second = stack.enter_context(running_agent(first.address, key))
+            assert "".join(parts) == undisturbed
+            wait_ready(server)
+            assert server.stop() == 130
+            assert second.ranks() == []
 
 
 def test_two_networks_compute_what_one_process_does(tmp_path: Path) -> None:

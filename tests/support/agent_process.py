@@ -10,16 +10,17 @@ from pathlib import Path
 from tests.support.cli_process import BOUND_S, children, command, headrace
 
 FILE = """
-model = "{model}"
+model = "tiny"
 transport = "tcp"
 key_file = "{key}"
 [hosts]
 b = "{address}"
 [prefill]
 tp = 2
-hosts = ["b"]
+hosts = ["{prefill}"]
 [decode]
 dp = 2
+hosts = ["{decode}"]
 [engine]
 kv_cache_mib = 8
 """
@@ -101,7 +102,9 @@ def write_key(folder: Path) -> Path:
     return key
 
 
-def write_deployment(folder: Path, *, key: Path, address: str, model: str = "tiny") -> Path:
+def write_deployment(
+    folder: Path, *, key: Path, address: str, prefill: str = "b", decode: str = "here"
+) -> Path:
     file = folder / "deploy.toml"
-    file.write_text(FILE.format(model=model, key=key, address=address))
+    file.write_text(FILE.format(key=key, address=address, prefill=prefill, decode=decode))
     return file

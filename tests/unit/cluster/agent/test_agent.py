@@ -1,6 +1,7 @@
 """The agent's door: who proves the key comes in, and strangers cost little."""
 
 import asyncio
+import contextlib
 import socket
 from pathlib import Path
 
@@ -23,7 +24,9 @@ from tests.support.cluster_deployment import is_running
 
 async def ends(reader: asyncio.StreamReader) -> None:
     async with asyncio.timeout(PATIENCE_S):
-        await reader.read()
+        # Unread noise makes the other end's close a reset.
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
 
 
 async def test_closing_ends_every_rank_and_leaves_nothing(base: Path) -> None:
@@ -53,6 +56,19 @@ async def test_who_proves_nothing_in_time_is_hung_up_on(base: Path) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.2", agent.port)
         await ends(reader)
         await hang_up(writer)
+
+
+@pytest.mark.parametrize(
+    "noise", [bytes(64), b"GET / HTTP/1.1\r\nHost: there\r\n\r\n\r\n\r\n", b"HRAG" + bytes(100)]
+)
+async def test_noise_is_hung_up_on_and_the_next_is_heard(base: Path, noise: bytes) -> None:
+    async with running_agent(base) as agent:
+        reader, writer = await asyncio.open_connection("127.0.0.2", agent.port)
+        writer.write(noise)
+        await ends(reader)
+        await hang_up(writer)
+        async with opened(agent.port):
+            assert len(agent.run_dirs()) == 1
 
 
 async def test_strangers_are_bounded_and_room_comes_back(base: Path) -> None:
