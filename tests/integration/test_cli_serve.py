@@ -56,17 +56,23 @@ def test_a_split_deployment_answers_and_ctrl_c_leaves_nothing(
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["a-prefill-rank", "a-decode-rank"])
-def test_a_killed_rank_is_named_and_everything_else_ends(
+def test_a_killed_rank_is_replaced_and_the_server_goes_on(
     checkpoint: str, temporary: Path, victim: int
 ) -> None:
     with Serving(checkpoint, "--prefill", "tp=1", "--decode", "dp=1", "--port", "0") as serving:
-        serving.url()
+        flags = ("--url", serving.url(), "--max-tokens", "5", "--seed", "1")
+        before = headrace("chat", *flags, given="hello\n")
         ranks = children(serving.process.pid)
         os.kill(ranks[victim], signal.SIGKILL)
-        code, error = serving.end()
-    assert code == 1
-    name = ("prefill0.0", "decode0.0")[victim]
-    assert error.splitlines()[-1] == f"headrace: {name} was ended by SIGKILL"
+        name = ("prefill0", "decode0")[victim]
+        assert serving.line(f"{name}.0 was ended by SIGKILL")
+        assert serving.line(f"{name} is back after")
+        after = headrace("chat", *flags, given="hello\n")
+        ranks += children(serving.process.pid)
+        serving.process.send_signal(signal.SIGINT)
+        code, _ = serving.end()
+    assert (after.returncode, after.stdout) == (0, before.stdout)
+    assert code == 130
     wait_gone(ranks)
     assert traces(temporary) == []
 

@@ -46,11 +46,15 @@ class Serving:
 
     def url(self) -> str:
         """Wait for the line that says where it serves, and return the address."""
+        return self.line("serving ").split(" at ")[1].split("/v1")[0]
+
+    def line(self, start: str) -> str:
+        """Wait for a line of standard output that starts so, passing over others."""
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            if line.startswith("serving "):
-                return line.split(" at ")[1].split("/v1")[0]
-        raise AssertionError(f"it ended before it served: {self.process.communicate()[1]}")
+            if line.startswith(start):
+                return line
+        raise AssertionError(f"it ended without {start!r}: {self.process.communicate()[1]}")
 
     def end(self) -> tuple[int, str]:
         """Wait for its end and return exit code and standard error."""
