@@ -83,6 +83,8 @@ def private_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """
     folder = Path(tempfile.mkdtemp(prefix="hr", dir="/tmp"))
     monkeypatch.setenv("TMPDIR", str(folder))
+    # This process may have asked before, and the answer is kept.
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield folder
     folder.rmdir()
 
