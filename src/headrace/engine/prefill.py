@@ -35,6 +35,9 @@ from headrace.transfer.sender import SendSessions
 
 Send = Callable[[str, Message], object]
 
+# Addresses of lost decode ranks that are remembered; only the newest may still be heard of.
+MAX_GONE = 1024
+
 
 class PrefillWorker:
     """One rank's part: runs ordered steps and feeds its send sessions.
@@ -160,6 +163,7 @@ class PrefillLead:
         self._waiting: dict[str, Job] = {}
         self._computing: dict[str, Job] = {}
         self._draining: dict[str, Job] = {}
+        self._gone: dict[str, None] = {}
         self._next_order = 0
         self._step = 0
         self.ended = 0
@@ -188,7 +192,12 @@ class PrefillLead:
     # -- messages ------------------------------------------------------------------------
 
     def on_request(self, request: PrefillRequest) -> None:
-        """Queue a session, or refuse it if this replica could never hold its prompt."""
+        """Queue a session, or refuse it if this replica could never hold its prompt.
+
+        What a decode rank asked before it was lost may come after the news.
+        """
+        if request.reply_to in self._gone:
+            return
         job = Job(request=request, order=self._next_order, arrived_s=self._clock.now_s())
         self._next_order += 1
         capacity = self._pool.num_blocks * self._pool.block_size
@@ -225,6 +234,9 @@ class PrefillLead:
 
     def forget_peer(self, address: str) -> None:
         """Drop all sessions of a decode rank that is gone for good; nobody is left to be told."""
+        self._gone[address] = None
+        if len(self._gone) > MAX_GONE:
+            del self._gone[next(iter(self._gone))]
         for session_id, job in list(self._waiting.items()):
             if job.request.reply_to == address:
                 del self._waiting[session_id]

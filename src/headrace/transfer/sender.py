@@ -27,8 +27,8 @@ from headrace.core.transport import CancelToken, Completion, Fragments, Region
 from headrace.transfer.owners import expected_bytes_by_source
 from headrace.transfer.plan import TransferPlan, plan_transfer
 
-# Ended sessions that are remembered, so that a late order to open one is refused. The lead gives
-# its orders in sequence, so only the newest few could ever be named again.
+# Ended sessions and dead peers that are remembered, so that a late order to open one is refused.
+# The lead gives its orders in sequence, so only the newest few could ever be named again.
 MAX_ENDED = 4096
 
 
@@ -131,6 +131,8 @@ class SendSessions:
         self._open: dict[str, _Send] = {}
         self._ended: dict[str, None] = {}
         self._outgoing: list[Outgoing] = []
+        self._targets: dict[str, RegionDescriptor] = {}
+        self._gone: dict[str, None] = {}
 
     def __len__(self) -> int:
         """Sessions that are not drained."""
@@ -145,8 +147,9 @@ class SendSessions:
                 must not change until the session is drained.
 
         Returns:
-            Whether to compute. False when the session was cancelled before it came, or when no
-            plan exists between the two layouts; the decoder is then told by ``poll``.
+            Whether to compute. False when the session was cancelled before it came, when its
+            decode rank is gone, or when no plan exists between the two layouts, which the decoder
+            is told by ``poll``.
 
         Raises:
             TransferError: The session is open already.
@@ -158,6 +161,10 @@ class SendSessions:
             return False
         send = _Send(request, block_ids, owed_bytes=0)
         self._open[session_id] = send
+        if request.reply_to in self._gone:
+            self._give_up(send)
+            return False
+        self._targets[request.reply_to] = request.target
         try:
             send.owed_bytes = self._owed_bytes(send)
         except IllegalPlanError as error:
@@ -190,12 +197,14 @@ class SendSessions:
 
     def cancel(self, message: CancelSession) -> None:
         """Stop new writes of a session; pending ones drain, then ``poll`` says quiet."""
+        if message.reply_to in self._gone:
+            return
         send = self._open.get(message.session_id)
         if send is not None:
             send.token.cancel()
             send.quiet_to = message.reply_to
         else:
-            self._remember(message.session_id)
+            _remember(self._ended, message.session_id)
             self._say_quiet(message.session_id, message.reply_to)
 
     def fail(self, session_id: str, reason: str) -> None:
@@ -205,12 +214,18 @@ class SendSessions:
             self._fail(send, reason)
 
     def forget_peer(self, address: str) -> None:
-        """Give up every session of a decode rank whose generation is dead; it is told nothing."""
+        """Give up every session of a decode rank whose generation is dead; it is told nothing.
+
+        Orders that were on their way may still name it: their sessions drain at once.
+        """
         for send in self._open.values():
             if send.request.reply_to == address:
-                send.token.cancel()
-                send.quiet_to = ""
-                self._engine.forget(send.request.target)
+                self._give_up(send)
+        self._outgoing = [one for one in self._outgoing if one.address != address]
+        target = self._targets.pop(address, None)
+        if target is not None:
+            self._engine.forget(target)
+        _remember(self._gone, address)
 
     def poll(self) -> list[Outgoing]:
         """Follow pending writes and return messages to send.
@@ -298,7 +313,7 @@ class SendSessions:
 
     def _finish(self, session_id: str, send: _Send) -> None:
         del self._open[session_id]
-        self._remember(session_id)
+        _remember(self._ended, session_id)
         done = SendDone(session_id=session_id, rank=self._rank)
         self._outgoing.append(Outgoing(self._lead_address, done))
         if send.quiet_to:
@@ -308,7 +323,12 @@ class SendSessions:
         message = SessionQuiet(session_id=session_id, rank=self._rank, generation=self._generation)
         self._outgoing.append(Outgoing(address, message))
 
-    def _remember(self, session_id: str) -> None:
-        self._ended[session_id] = None
-        if len(self._ended) > MAX_ENDED:
-            del self._ended[next(iter(self._ended))]
+    def _give_up(self, send: _Send) -> None:
+        send.token.cancel()
+        send.quiet_to = ""
+
+
+def _remember(known: dict[str, None], one: str) -> None:
+    known[one] = None
+    if len(known) > MAX_ENDED:
+        del known[next(iter(known))]

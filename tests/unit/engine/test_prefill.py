@@ -142,6 +142,33 @@ def test_sessions_of_a_dead_decoder_are_dropped() -> None:
     assert world.prefill_pool.is_idle
 
 
+def test_a_late_request_of_a_decode_rank_that_is_gone_is_not_begun() -> None:
+    world = World(tp=2)
+    assert world.lead is not None
+    world.lead.forget_peer("decode")
+    world.submit([1] * 50)
+    world.sent.clear()
+    world._turn_prefill(world.lead)
+    assert not world.lead.has_work
+    assert world.sent == []
+    assert world.prefill_pool.is_idle
+
+
+def test_a_follower_that_hears_of_the_loss_before_the_leads_order_holds_nobody_up() -> None:
+    world = World(tp=2)
+    assert world.lead is not None
+    world.submit([1] * 50)
+    world.prefill[1].worker.forget_peer("decode")
+    world._turn_prefill(world.lead)
+    world.lead.forget_peer("decode")
+    world.prefill[0].worker.forget_peer("decode")
+    for _ in range(5):
+        world.network.pump()
+        world._turn_prefill(world.lead)
+    assert not world.lead.has_work
+    assert world.prefill_pool.is_idle
+
+
 def test_decoders_in_the_line_are_known_so_that_they_hear_of_life() -> None:
     world = World(tp=2, prefill_blocks=4, network_script=NetworkScript(held_ranks={0, 1}))
     world.submit([1] * 60)

@@ -214,6 +214,39 @@ def test_a_dead_decoder_is_told_nothing_but_the_lead_is(lab: Lab) -> None:
     assert lab.settle() == [DONE]
 
 
+def test_what_is_kept_of_a_decoder_goes_with_it_also_when_no_session_is_open(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forgotten: list[RegionDescriptor] = []
+    monkeypatch.setattr(lab.engine, "forget", forgotten.append)
+    lab.open()
+    lab.submit(0, NUM_TOKENS)
+    assert lab.settle() == [DONE]
+    lab.senders.forget_peer("decoder")
+    assert forgotten == [lab.target]
+    lab.senders.forget_peer("decoder")
+    assert forgotten == [lab.target]
+
+
+def test_a_late_order_for_a_decoder_that_is_gone_drains_at_once_and_tells_only_the_lead(
+    lab: Lab,
+) -> None:
+    lab.senders.forget_peer("decoder")
+    assert not lab.open()
+    lab.submit(0, NUM_TOKENS)
+    lab.cancel("another")
+    assert lab.settle() == [DONE]
+    assert lab.senders.is_drained("s")
+    assert not lab.landed().any()
+
+
+def test_nothing_is_said_any_more_to_a_decoder_that_is_gone(lab: Lab) -> None:
+    lab.open()
+    lab.senders.fail("s", "a step failed")
+    lab.senders.forget_peer("decoder")
+    assert lab.settle() == [DONE]
+
+
 def test_a_rank_whose_replica_sends_its_heads_is_done_at_once(lab: Lab) -> None:
     sources = [lab.sources[0], lab.sources[1], lab.sources[1]]
     done = []
