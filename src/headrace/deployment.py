@@ -16,19 +16,25 @@ Composes each component's own config and holds the cross-checks. A deployment fi
     port = 8000
     [router]
     late_s = 3.0
+    [hosts]                         # other hosts, by the address of their agent
+    b = "10.0.0.2:7100"             # then: hosts = ["b"] under [prefill]
 
 Without ``[prefill]`` and ``[decode]`` the deployment is one ``mono`` replica.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from headrace.core.addresses import parse_address
+from headrace.core.chaos import ChaosPlan, parse_chaos
 from headrace.core.config import build, load_toml, suggest
 from headrace.core.errors import ConfigError
 from headrace.core.launch import EngineConfig, LaunchSpec
@@ -41,6 +47,9 @@ from headrace.serving.router.config import RegistryConfig
 
 TRANSPORTS = ("shm", "tcp")
 MAX_REPLICAS = 64
+# The host of the command, among names of hosts.
+HERE = "here"
+LOOPBACK = "127.0.0.1"
 ROLE_TABLES = ("prefill", "decode", "mono")
 
 
@@ -53,6 +62,8 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ep: Ranks that share the experts; 0 takes all ranks of the replica (1 if dense).
         replicas: How many of them.
         block_size: Tokens of a KV block; 0 takes the engine's.
+        hosts: Where they run: one name for all of them or one for each, ``here`` being the host
+            of the command; none puts all of them here.
     """
 
     tp: int = 1
@@ -60,10 +71,20 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ep: int = 0
     replicas: int = 1
     block_size: int = 0
+    hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if len(self.hosts) not in (0, 1, self.replicas):
+            raise ConfigError(
+                f"hosts={list(self.hosts)}: expected one name for all replicas or one for each "
+                f"of {self.replicas}"
+            )
         if not 1 <= self.replicas <= MAX_REPLICAS:
             raise ConfigError(f"replicas={self.replicas}: expected 1 to {MAX_REPLICAS}")
+
+    def host_of(self, index: int) -> str:
+        """Return the name of the host of one of the replicas."""
+        return (self.hosts or (HERE,))[index if len(self.hosts) > 1 else 0]
 
     def sharding(self, *, is_moe: bool) -> Sharding:
         """Resolve ``ep`` for a model with or without experts."""
@@ -83,6 +104,10 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         engine: Knobs of every rank.
         serving: The HTTP edge.
         router: When ranks count as late, dead or stuck.
+        chaos: Faults on purpose, see ``core.chaos``; only behind a loopback address.
+        hosts: Address ``HOST:PORT`` of the agent of each other host, by a name of your own.
+        address: Address of this host as the others reach it; empty finds it.
+        key_file: File with the secret that the hosts share; needed when there are several.
     """
 
     model: str = "tiny"
@@ -93,6 +118,10 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     engine: EngineConfig = EngineConfig()
     serving: ServingConfig = ServingConfig()
     router: RegistryConfig = RegistryConfig()
+    chaos: str = ""
+    hosts: dict[str, str] = {}
+    address: str = ""
+    key_file: str = ""
 
     def __post_init__(self) -> None:
         if self.transport not in TRANSPORTS:
@@ -108,6 +137,17 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _check_block_size("engine", self.engine.block_size)
         for role, replica in self.roles:
             _check_block_size(role, replica.block_size or self.engine.block_size)
+        if self.chaos:
+            self._check_chaos(parse_chaos(self.chaos))
+        self._check_hosts()
+
+    def _check_chaos(self, plan: ChaosPlan) -> None:
+        _check_loopback(self.serving.host)
+        if not plan.writes.is_calm and self.prefill is None:
+            raise ConfigError(
+                f"chaos {self.chaos!r}: a mono deployment moves no KV whose writes could fail; "
+                f"give --prefill and --decode, or only kill and stop"
+            )
 
     @property
     def roles(self) -> tuple[tuple[Role, ReplicaConfig], ...]:
@@ -116,6 +156,39 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             return ((Role.PREFILL, self.prefill), (Role.DECODE, self.decode))
         return ((Role.MONO, self.mono or ReplicaConfig()),)
 
+    @property
+    def places(self) -> dict[str, str]:
+        """Name of the host of each replica that is not on this one."""
+        return {
+            f"{role}{index}": replica.host_of(index)
+            for role, replica in self.roles
+            for index in range(replica.replicas)
+            if replica.host_of(index) != HERE
+        }
+
+    def _check_hosts(self) -> None:
+        for name, address in self.hosts.items():
+            parse_address(address, where=f"hosts.{name}")
+        if HERE in self.hosts:
+            raise ConfigError(f"hosts.{HERE}: that is the name of this host; choose another")
+        for replica, name in self.places.items():
+            if name not in self.hosts:
+                raise ConfigError(
+                    f"{replica} is to run on host {name!r}, which is not in [hosts]; "
+                    f"{suggest(name, [*self.hosts, HERE])}"
+                )
+        if self.places and not self.key_file:
+            raise ConfigError(
+                "replicas on other hosts need a key file: give --key-file FILE, which "
+                "'headrace agent --new-key FILE' makes"
+            )
+        used = {replica.host_of(i) for _, replica in self.roles for i in range(replica.replicas)}
+        if self.transport == "shm" and len(used) > 1 and self.prefill is not None:
+            raise ConfigError(
+                f"transport='shm' moves KV inside one host, and prefill and decode are on "
+                f"{', '.join(sorted(used))}; use --transport tcp"
+            )
+
 
 def _check_block_size(where: str, block_size: int) -> None:
     if block_size < 1 or KV_TILE_TOKENS % block_size:
@@ -123,6 +196,23 @@ def _check_block_size(where: str, block_size: int) -> None:
             f"{where} block_size={block_size}: expected a divisor of {KV_TILE_TOKENS}, "
             f"such as 16, 32, 64 or 128"
         )
+
+
+def _check_loopback(host: str) -> None:
+    """Refuse to break on purpose what others may rely on."""
+    try:
+        is_loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        is_loopback = False
+    if not is_loopback:
+        raise ConfigError(
+            f"chaos with host {host!r}: faults on purpose are for loopback only; "
+            f"serve at 127.0.0.1, or leave chaos out"
+        )
+
+
+# What `parse_sharding` takes: the numbers of a role's table.
+SIZES = tuple(name for name in ReplicaConfig.__struct_fields__ if name != "hosts")
 
 
 def load_deployment(path: Path | None, overrides: Mapping[str, Any]) -> DeploymentConfig:
@@ -200,8 +290,8 @@ def parse_sharding(text: str, *, where: str) -> dict[str, int]:
         key, eq, value = part.partition("=")
         if not (eq and key.strip() and value.strip().isdigit()):
             raise ConfigError(f"{where} {text!r}: expected key=number pairs such as tp=2,ep=2")
-        if key.strip() not in ReplicaConfig.__struct_fields__:
-            hint = suggest(key.strip(), list(ReplicaConfig.__struct_fields__))
+        if key.strip() not in SIZES:
+            hint = suggest(key.strip(), list(SIZES))
             raise ConfigError(f"{where} {text!r}: unknown key {key.strip()!r}; {hint}")
         if key.strip() in sizes:
             raise ConfigError(f"{where} {text!r}: {key.strip()} is given twice")
@@ -218,6 +308,7 @@ def launch_specs(
     supervisor: str,
     model: str,
     is_moe: bool,
+    addresses: Mapping[str, str] | None = None,
 ) -> list[LaunchSpec]:
     """Return one launch spec per rank, replicas in order, ranks in rank order.
 
@@ -229,32 +320,56 @@ def launch_specs(
         supervisor: Control address that ranks report to.
         model: Model folder or ``replay:FILE``, as ranks open it.
         is_moe: Whether the model has experts; decides what ``ep = 0`` means.
+        addresses: Address of each host by name, ``here`` included, as the others reach it; None
+            when all replicas are here.
     """
     planned = [
-        (f"{role}{index}", role, replica.sharding(is_moe=is_moe), replica.block_size)
+        _Plan(
+            f"{role}{index}",
+            role,
+            replica.sharding(is_moe=is_moe),
+            replica.block_size,
+            replica.host_of(index),
+        )
         for role, replica in config.roles
         for index in range(replica.replicas)
     ]
-    num_ranks = sum(sharding.num_ranks for _, _, sharding, _ in planned)
+    faults = parse_chaos(config.chaos).writes
+    on_host: Counter[str] = Counter()
+    for plan in planned:
+        on_host[plan.host] += plan.sharding.num_ranks
     return [
         LaunchSpec(
             deployment_id=deployment_id,
             run_dir=run_dir,
             key=key,
             model=model,
-            replica=name,
-            role=role,
-            sharding=sharding,
+            replica=plan.name,
+            role=plan.role,
+            sharding=plan.sharding,
             rank=rank,
             generation=1,
-            ranks_on_host=num_ranks,
+            ranks_on_host=on_host[plan.host],
             supervisor=supervisor,
             transport=config.transport,
-            engine=_with_block_size(config.engine, block_size),
+            faults=faults,
+            host=(addresses or {}).get(plan.host, LOOPBACK),
+            spans_hosts=addresses is not None,
+            engine=_with_block_size(config.engine, plan.block_size),
         )
-        for name, role, sharding, block_size in planned
-        for rank in range(sharding.num_ranks)
+        for plan in planned
+        for rank in range(plan.sharding.num_ranks)
     ]
+
+
+class _Plan(NamedTuple):
+    """One replica to start."""
+
+    name: str
+    role: Role
+    sharding: Sharding
+    block_size: int
+    host: str
 
 
 def _with_block_size(engine: EngineConfig, block_size: int) -> EngineConfig:

@@ -248,11 +248,15 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
         assert running.stop() == 130
 
 
-def test_a_killed_rank_ends_the_server_with_its_name(tmp_path: Path) -> None:
+def test_a_killed_rank_is_replaced_and_the_server_goes_on(tmp_path: Path) -> None:
     path = tmp_path / "script.jsonl"
     path.write_text('{"tokens": [300, 301]}')
     with running_server(f"replay:{path}", *DISAGGREGATED) as running:
-        ranks = running.ranks()
-        ranks[0].send_signal(signal.SIGKILL)
-        assert running.wait_gone(ranks) == 1
+        killed = running.ranks()[0]
+        killed.send_signal(signal.SIGKILL)
+        assert poll_ready(running, 503)
+        assert poll_ready(running, 200)
+        assert len(running.ranks()) == 4
+        assert killed not in running.ranks()
+        assert running.stop() == 130
     assert any("prefill0.0" in line for line in running.lines)

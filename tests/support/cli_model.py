@@ -9,6 +9,8 @@ import pytest
 from headrace.cli import link, server
 from headrace.cli.source import ModelSource, resolve_model
 from headrace.cluster.local import SupervisorConfig
+from headrace.cluster.replica import ReplicaBounds
+from headrace.cluster.restarts import RestartConfig
 from headrace.deployment import DeploymentConfig, ReplicaConfig
 from headrace.serving.openai.config import ServingConfig
 from tests.support.cli_rank import answering_command
@@ -32,7 +34,11 @@ CONFIG: dict[str, Any] = {
 }
 # The last message only, so that a stub that repeats its prompt says what it was told.
 TEMPLATE = "{{ messages[-1].content }}"
-ANSWERING = SupervisorConfig(command=answering_command(), start_timeout_s=60.0)
+ANSWERING = SupervisorConfig(
+    command=answering_command(),
+    start_timeout_s=60.0,
+    replica=ReplicaBounds(restarts=RestartConfig(max_restarts=0)),
+)
 
 
 def write_model(folder: Path, **config: Any) -> Path:

@@ -19,7 +19,7 @@ from headrace.core.codec import Codec
 from headrace.core.launch import LaunchSpec
 from headrace.core.messages import AnyMessage, Message
 from headrace.core.sharding import Role, Sharding
-from tests.support.cluster_stub import stub_command
+from tests.support.cluster_stub import FIRST_GENERATION, stub_command
 
 KEY = bytes(range(32))
 SEGMENTS = Path("/dev/shm")
@@ -30,6 +30,7 @@ class StubControl:
 
     def __init__(self, address: str) -> None:
         self.sent: list[tuple[str, Message]] = []
+        self.forgotten: list[str] = []
         self._codec = Codec(KEY)
         self._context = zmq.asyncio.Context()
         self._inbox = self._context.socket(zmq.PULL)
@@ -43,6 +44,12 @@ class StubControl:
         self.sent.append((address, message))
         self._outboxes[address].send(self._codec.encode(message), zmq.NOBLOCK)
         return True
+
+    def forget(self, address: str) -> None:
+        self.forgotten.append(address)
+        outbox = self._outboxes.pop(address, None)
+        if outbox is not None:
+            outbox.close(linger=0)
 
     async def recv(self) -> AnyMessage:
         return self._codec.decode(await self._inbox.recv())
@@ -103,7 +110,7 @@ def specs_of(run_dir: RunDir, *, prefill: str, decode: str) -> list[LaunchSpec]:
             role=role,
             sharding=sharding,
             rank=rank,
-            generation=3,
+            generation=FIRST_GENERATION,
             ranks_on_host=4,
             supervisor=run_dir.address("supervisor"),
         )

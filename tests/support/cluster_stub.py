@@ -2,7 +2,9 @@
 
 ``spec.model`` is ``stub:BEHAVIOUR``, or ``stub:B0,B1,...`` for one behaviour per rank:
 
-    obey      ready; answers a topology with a heartbeat; leaves on Shutdown
+    obey      ready; answers a topology with a heartbeat; re-forms on Reform; leaves on Shutdown
+    cling     as obey, but never leaves its generation
+    mute      as obey, but its second process (generation 4 and later) never gets ready
     refuse    says that a person must mend something, and leaves
     fail      says that it cannot go on, and leaves
     crash     leaves with exit code 3 and a last line, without a message
@@ -19,22 +21,26 @@ import sys
 import time
 from pathlib import Path
 
+import msgspec
 import zmq
 
 from headrace.core.codec import Codec
 from headrace.core.launch import LaunchSpec
 from headrace.core.messages import (
+    Broken,
     Failed,
     Heartbeat,
     LoadProgress,
     Message,
     RankInfo,
     Ready,
+    Reform,
     Shutdown,
     Topology,
 )
 
 FOREVER_S = 600.0
+FIRST_GENERATION = 3
 
 
 def stub_command() -> tuple[str, ...]:
@@ -45,13 +51,16 @@ def stub_command() -> tuple[str, ...]:
 
 class Stub:
     def __init__(self, spec: LaunchSpec) -> None:
-        self.spec = spec
         self.codec = Codec(bytes.fromhex(spec.key))
         self.context = zmq.Context()
         self.inbox = self.context.socket(zmq.PULL)
-        self.inbox.bind(spec.address)
+        self.be(spec)
         self.outbox = self.context.socket(zmq.PUSH)
         self.outbox.connect(spec.supervisor)
+
+    def be(self, spec: LaunchSpec) -> None:
+        self.spec = spec
+        self.inbox.bind(spec.address)
 
     def send(self, message: Message) -> None:
         self.outbox.send(self.codec.encode(message))
@@ -70,8 +79,22 @@ class Stub:
             )
         )
 
-    def obey(self) -> None:
+    def reform(self, generation: int) -> None:
+        """As a rank does: say that the old generation is over, and be ready in the next."""
+        spec = self.spec
+        self.send(
+            Broken(
+                replica=spec.replica, rank=spec.rank, generation=spec.generation, error="told to"
+            )
+        )
+        self.inbox.unbind(spec.address)
+        self.be(msgspec.structs.replace(spec, generation=generation))
+        self.say_ready(generation)
+
+    def obey(self, *, clings: bool = False) -> None:
         while not isinstance(message := self.codec.decode(self.inbox.recv()), Shutdown):
+            if isinstance(message, Reform) and not clings:
+                self.reform(message.generation)
             if isinstance(message, Topology):
                 self.send(
                     Heartbeat(
@@ -120,8 +143,8 @@ def behave(stub: Stub, behaviour: str) -> None:
     stub.send(LoadProgress(replica=spec.replica, rank=spec.rank, done_bytes=5, total_bytes=10))
     if behaviour == "stale":
         stub.say_ready(spec.generation + 1)
-    elif behaviour != "hang":
+    elif behaviour != "hang" and not (behaviour == "mute" and spec.generation > FIRST_GENERATION):
         stub.say_ready(spec.generation)
-    if behaviour == "obey":
-        stub.obey()
+    if behaviour in ("obey", "cling", "mute"):
+        stub.obey(clings=behaviour == "cling")
     time.sleep(FOREVER_S)

@@ -7,6 +7,7 @@ is called, so every interleaving is repeatable.
 
 from __future__ import annotations
 
+import weakref
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -213,19 +214,31 @@ class World:
         transport = FakeTransport(self.network, name=name, rank=rank, generation=1)
         engine = TransferEngine(transport, rank=rank, generation=1)
         engine.open()
+        # Worlds are many and short: their descriptors go with them.
+        weakref.finalize(self, engine.close)
         return engine
 
     def _tell_followers(self, message: Message) -> None:
         for rank in range(1, self.tp):
             self.send(f"prefill{rank}", message)
 
-    def announce(self, *, with_prefill: bool = True) -> None:
-        """Tell the decode rank who is there."""
-        ranks = [
-            RankInfo(rank=rank, generation=1, address=f"prefill{rank}") for rank in range(self.tp)
-        ]
+    def announce(
+        self,
+        *,
+        with_prefill: bool = True,
+        ranks: Sequence[int] | None = None,
+        is_up: bool = True,
+    ) -> None:
+        """Tell the decode rank who is there: of the prefill replica, ``ranks`` or all."""
         replica = ReplicaInfo(
-            name="prefill", role=Role.PREFILL, sharding=Sharding(tp=self.tp), ranks=ranks
+            name="prefill",
+            role=Role.PREFILL,
+            sharding=Sharding(tp=self.tp),
+            ranks=[
+                RankInfo(rank=rank, generation=1, address=f"prefill{rank}")
+                for rank in (range(self.tp) if ranks is None else ranks)
+            ],
+            is_up=is_up,
         )
         if self.receiving is not None:
             self.receiving.on_topology(Topology(replicas=[replica] if with_prefill else []))

@@ -64,6 +64,9 @@ class ByteTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         return b"".join(map(self.token_bytes, token_ids)).decode(errors="replace")
 
+    def fewest_tokens(self, num_bytes: int) -> int:
+        return num_bytes
+
     def token_bytes(self, token_id: int) -> bytes:
         return bytes([token_id]) if token_id < 256 else b""
 

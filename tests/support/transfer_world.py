@@ -10,8 +10,10 @@ from typing import Protocol
 
 import numpy as np
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.messages import RegionDescriptor
 from headrace.core.transport import Completion, Fragments, Grant, Transport
+from headrace.transfer.chaos import ChaosTransport
 from headrace.transfer.engine import TransferEngine
 from headrace.transfer.fake import FakeTransport
 from headrace.transfer.fake_network import FakeNetwork
@@ -113,6 +115,21 @@ class TcpWorld:
 
     def settle(self, sender: TransferEngine, completions: Sequence[Completion]) -> None:
         wait_done(sender, completions)
+
+
+class ChaosWorld:
+    """Another world whose ranks suffer faults that the contract of a write allows."""
+
+    def __init__(self, world: World, faults: WriteFaults) -> None:
+        self._world = world
+        self._faults = faults
+
+    def transport(self, name: str, *, rank: int = 0, generation: int = 1) -> Transport:
+        inner = self._world.transport(name, rank=rank, generation=generation)
+        return ChaosTransport(inner, self._faults, num_ranks=1, name=name)
+
+    def settle(self, sender: TransferEngine, completions: Sequence[Completion]) -> None:
+        self._world.settle(sender, completions)
 
 
 def wait_done(sender: TransferEngine, completions: Sequence[Completion]) -> None:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.errors import ConfigError, ShardingError
 from headrace.core.launch import EngineConfig
 from headrace.core.sharding import Role, Sharding
@@ -18,6 +20,7 @@ from headrace.deployment import (
     parse_sharding,
 )
 from headrace.models.config import ModelConfig, parse_config
+from headrace.serving.openai.config import ServingConfig
 from tests.support.cli_model import CONFIG
 
 MOE = parse_config(CONFIG)
@@ -169,3 +172,99 @@ def test_a_size_given_twice_is_refused() -> None:
 def test_every_engine_block_size_must_divide_a_tile() -> None:
     with pytest.raises(ConfigError, match="engine block_size=0: expected a divisor"):
         DeploymentConfig(engine=EngineConfig(block_size=0))
+
+
+SPANNING = """
+key_file = "k"
+transport = "tcp"
+[hosts]
+b = "10.0.0.2:7100"
+c = "gpu-3:7100"
+[prefill]
+replicas = 2
+tp = 2
+hosts = ["b", "c"]
+[decode]
+dp = 4
+"""
+
+
+def test_a_replica_runs_where_its_role_says(tmp_path: Path) -> None:
+    config = load_deployment(write(tmp_path, SPANNING), {})
+    assert config.places == {"prefill0": "b", "prefill1": "c"}
+    made = launch_specs(
+        config,
+        deployment_id="d",
+        run_dir="/run",
+        key="00" * 16,
+        supervisor="tcp://10.0.0.1:7",
+        model="m",
+        is_moe=True,
+        addresses={"here": "10.0.0.1", "b": "10.0.0.2", "c": "10.0.0.3"},
+    )
+    assert [(spec.replica, spec.host, spec.ranks_on_host) for spec in made] == [
+        *[("prefill0", "10.0.0.2", 2)] * 2,
+        *[("prefill1", "10.0.0.3", 2)] * 2,
+        *[("decode0", "10.0.0.1", 4)] * 4,
+    ]
+    assert all(spec.spans_hosts for spec in made)
+    assert not any(spec.spans_hosts for spec in specs(SPLIT))
+
+
+def test_one_name_is_for_all_replicas_and_here_is_this_host() -> None:
+    replica = ReplicaConfig(replicas=3, hosts=("b",))
+    assert [replica.host_of(index) for index in range(3)] == ["b", "b", "b"]
+    assert ReplicaConfig(replicas=2, hosts=("here", "b")).host_of(0) == "here"
+    assert ReplicaConfig(replicas=2).host_of(1) == "here"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"b", "c"', '"b", "d"', "prefill1 is to run on host 'd', which is not in .hosts."),
+        ('"b", "c"', '"b", "c", "b"', "expected one name for all replicas or one for each of 2"),
+        ('key_file = "k"', "", "need a key file: give --key-file FILE"),
+        ('"tcp"', '"shm"', "shm' moves KV inside one host, and .* on b, c, here; .*tcp"),
+        ('c = "gpu-3:7100"', 'c = "gpu-3"', "hosts.c 'gpu-3': expected HOST:PORT"),
+        ("c = ", 'here = "x:1"\nc = ', "hosts.here: that is the name of this host"),
+        ('"10.0.0.2:7100"', "7100", "hosts"),
+    ],
+    ids=["unknown", "number", "key", "shm", "address", "here", "type"],
+)
+def test_hosts_that_cannot_be_are_refused_in_one_line(
+    tmp_path: Path, old: str, new: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load_deployment(write(tmp_path, SPANNING.replace(old, new, 1)), {})
+
+
+def test_shared_memory_is_enough_where_all_of_a_deployment_is_on_one_host(tmp_path: Path) -> None:
+    text = SPANNING.replace('"tcp"', '"shm"').replace('["b", "c"]', '["b"]')
+    config = load_deployment(write(tmp_path, text + 'hosts = ["b"]\n'), {})
+    assert set(config.places.values()) == {"b"}
+
+
+def test_faults_on_purpose_reach_every_rank() -> None:
+    config = msgspec.structs.replace(SPLIT, chaos="lose=0.03,delay=50ms,kill=prefill@12s")
+    faults = WriteFaults(lose=0.03, delay_s=0.05)
+    assert {spec.faults for spec in specs(config)} == {faults}
+    assert all(spec.faults.is_calm for spec in specs(SPLIT))
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.org"])
+def test_faults_on_purpose_are_refused_where_others_could_be_hit(host: str) -> None:
+    with pytest.raises(ConfigError, match=f"chaos with host '{host}'.*loopback only"):
+        DeploymentConfig(chaos="kill=mono@1s", serving=ServingConfig(host=host))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_faults_on_purpose_are_taken_on_loopback(host: str) -> None:
+    config = DeploymentConfig(chaos="kill=mono@1s", serving=ServingConfig(host=host))
+    assert config.chaos == "kill=mono@1s"
+
+
+def test_faults_that_could_not_happen_are_refused() -> None:
+    with pytest.raises(ConfigError, match="unknown key 'los'"):
+        DeploymentConfig(chaos="los=1")
+    with pytest.raises(ConfigError, match="a mono deployment moves no KV"):
+        DeploymentConfig(chaos="lose=0.1")

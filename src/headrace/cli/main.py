@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.cli import chat, config, demo, doctor, load, serve, transfer, verify
+from headrace.cli import agent, chat, config, demo, doctor, load, serve, transfer, verify
 from headrace.core.errors import HeadraceError, UserError
 
 # Typer brings its own click or uses the installed one, depending on its version.
@@ -33,6 +33,7 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("serve")(serve.serve)
+app.command("agent")(agent.agent)
 app.command("chat")(chat.chat)
 app.command("verify")(verify.verify)
 app.command("doctor")(doctor.doctor)

@@ -28,7 +28,7 @@ def needs_of(config: DeploymentConfig, source: ModelSource) -> Needs:
         UserError: The model cannot be split so, or a pool could not hold a block.
     """
     check_shardings(config, source.config)
-    specs = launch_specs(
+    everywhere = launch_specs(
         config,
         deployment_id="",
         run_dir="",
@@ -37,6 +37,7 @@ def needs_of(config: DeploymentConfig, source: ModelSource) -> Needs:
         model=source.launch,
         is_moe=source.is_moe,
     )
+    specs = [spec for spec in everywhere if spec.replica not in config.places]
     serving = config.serving
     is_replay = source.launch.startswith(REPLAY)
     return Needs(
@@ -46,11 +47,11 @@ def needs_of(config: DeploymentConfig, source: ModelSource) -> Needs:
         max_requests=serving.max_requests,
         transport=config.transport,
         num_ranks=len(specs),
-        largest_replica=max(spec.sharding.num_ranks for spec in specs),
+        largest_replica=max((spec.sharding.num_ranks for spec in specs), default=0),
         weight_bytes=0 if is_replay else sum(_weight_bytes(s, source.config) for s in specs),
         kv_bytes=sum(_kv_bytes(spec, source.config, is_replay=is_replay) for spec in specs),
         group_bytes=_group_bytes(specs),
-        longest_name=max(len(f"{spec.name}{_LONGEST_SUFFIX}") for spec in specs),
+        longest_name=max((len(f"{spec.name}{_LONGEST_SUFFIX}") for spec in specs), default=0),
     )
 
 

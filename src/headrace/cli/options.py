@@ -96,6 +96,15 @@ BlockSize = Annotated[
         show_default=False,
     ),
 ]
+KeyFile = Annotated[
+    str,
+    typer.Option(
+        metavar="FILE",
+        help="The secret shared with the agents of other hosts.",
+        rich_help_panel=_SHARDING,
+        show_default=False,
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -116,10 +125,12 @@ def deployment_from_flags(
     decode: str = "",
     mono: str = "",
     transport: str = "",
+    key_file: str = "",
     dtype: str = "",
     exact: bool | None = None,
     block_size: int | None = None,
     settings: Sequence[str] | None = None,
+    chaos: str = "",
     serving: dict[str, Any] | None = None,
 ) -> DeploymentConfig:
     """Merge file, ``--set`` pairs and flags into a config, the later ones winning.
@@ -134,7 +145,7 @@ def deployment_from_flags(
         _set(flags, setting)
     roles = {"prefill": prefill, "decode": decode, "mono": mono}
     tables: dict[str, dict[str, Any]] = {
-        "": {"model": model, "transport": transport},
+        "": {"model": model, "transport": transport, "chaos": chaos, "key_file": key_file},
         "engine": {"dtype": dtype, "exact": exact, "block_size": block_size},
         "serving": serving or {},
         **{name: parse_sharding(text, where=f"--{name}") for name, text in roles.items()},

@@ -1,4 +1,4 @@
-"""Shows how ranks come up: bars on a terminal, plain lines anywhere else."""
+"""Shows how ranks come up, and come back: bars on a terminal, plain lines anywhere else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn
 
-from headrace.cluster.events import Event, RankExited
+from headrace.cluster.events import Event, RankExited, ReplicaBack, ReplicaLost
 from headrace.core.messages import LoadProgress, Ready
 
 _log = logging.getLogger(__name__)
@@ -60,6 +60,8 @@ class StartReport:
             self._show(f"{event.replica}.{event.rank}", event.done_bytes, event.total_bytes)
         elif isinstance(event, Ready):
             self._show_ready(f"{event.replica}.{event.info.rank}")
+        elif isinstance(event, ReplicaLost | ReplicaBack):
+            self._console.print(str(event), highlight=False, soft_wrap=True)
         elif isinstance(event, RankExited) and event.exit_code == 1:
             # Its own account may be a traceback, which one line cannot hold.
             _log.error("%s wrote last:\n%s", event.name, "\n".join(event.last_lines))
@@ -69,6 +71,9 @@ class StartReport:
         self._bars.update(task, completed=done_bytes, total=total_bytes, state="loading")
 
     def _show_ready(self, rank: str) -> None:
+        if rank in self._ready:
+            # It came back; its replica will say so.
+            return
         self._ready.add(rank)
         task = self._task(rank)
         self._bars.update(task, state="ready")

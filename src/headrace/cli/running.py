@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
+from headrace.cli.joining import join_hosts
 from headrace.cli.source import ModelSource
+from headrace.cluster.agent.hosts import Hosts
+from headrace.cluster.blows import strike
 from headrace.cluster.events import Event, Hooks, ignore
 from headrace.cluster.local import LocalSupervisor, SupervisorConfig
 from headrace.cluster.rundir import RunDir, open_run_dir
+from headrace.core.chaos import parse_chaos
 from headrace.core.codec import Codec
 from headrace.core.errors import ReplicaError
 from headrace.core.messages import AnyMessage, Message, Ready, Topology
@@ -24,8 +27,6 @@ from headrace.transfer.control import AsyncControlSocket
 
 T = TypeVar("T")
 Listener = Callable[[AnyMessage], None]
-
-KEY_BYTES = 32
 
 _log = logging.getLogger(__name__)
 _rank_log = logging.getLogger("headrace.rank")
@@ -59,12 +60,15 @@ class RunningCluster:
         self._listeners: list[Listener] = []
         self._run_dir: RunDir | None = None
         self._control: AsyncControlSocket | None = None
+        self._hosts = Hosts()
         self._supervisor: LocalSupervisor | None = None
         self._topology: Topology | None = None
+        self._chaos = parse_chaos(config.chaos)
+        self._striking: asyncio.Task[None] | None = None
 
     @property
     def topology(self) -> Topology:
-        """The replicas that were started; known once ``start`` has returned."""
+        """The replicas as they are now; known once ``start`` has returned."""
         if self._topology is None:
             raise ReplicaError("the ranks have not been started")
         return self._topology
@@ -94,27 +98,39 @@ class RunningCluster:
 
         Raises:
             ShardingError: The model cannot be split so; nothing has been made.
-            ConfigError: No folder or socket can be had.
+            ConfigError: No folder or socket can be had, the hosts cannot be joined, or faults are
+                meant for ranks that there are not.
         """
         check_shardings(self._config, self._source.config)
-        key = secrets.token_bytes(KEY_BYTES)
+        self._check_chaos()
         self._run_dir = open_run_dir()
-        self._control = AsyncControlSocket(self._run_dir.address("edge"), Codec(key))
+        joined = join_hosts(
+            self._config,
+            self._source,
+            deployment_id=self._run_dir.deployment_id,
+            on_line=_log_line,
+        )
+        self._hosts = joined.hosts
+        self._control = AsyncControlSocket(
+            self._run_dir.address("edge"), Codec(joined.key), host=joined.own_address
+        )
         self._control.open()
         self._supervisor = LocalSupervisor(
             launch_specs(
                 self._config,
                 deployment_id=self._run_dir.deployment_id,
                 run_dir=str(self._run_dir.path),
-                key=key.hex(),
+                key=joined.key.hex(),
                 supervisor=self._control.address,
                 model=self._source.launch,
                 is_moe=self._source.is_moe,
+                addresses=joined.addresses,
             ),
             run_dir=self._run_dir,
             control=self._control,
-            hooks=Hooks(on_event=self._on_event, on_message=self._deliver, on_line=_log_line),
+            hooks=Hooks(on_event=self._take_event, on_message=self._deliver, on_line=_log_line),
             config=self._supervision,
+            hosts=joined.hosts,
         )
 
     def listen(self, listener: Listener) -> None:
@@ -132,10 +148,18 @@ class RunningCluster:
             ReplicaError: A rank died or was not ready in time. Everything is stopped already.
         """
         supervisor = self._open_supervisor()
+        await self._hosts.open()
         self._topology = await supervisor.start()
         self._deliver(self._topology)
         for ready in supervisor.ready:
             self._deliver(ready)
+        self._striking = asyncio.create_task(
+            strike(
+                self._chaos,
+                alive=lambda: supervisor.pids,
+                send_signal=supervisor.send_signal,
+            )
+        )
 
     def send(self, address: str, message: Message) -> bool:
         """Queue a message for a rank without waiting; False when the rank takes no more."""
@@ -163,18 +187,41 @@ class RunningCluster:
         """End every rank and remove what the deployment left; idempotent, at most 4.5 s."""
         control, self._control = self._control, None
         try:
+            if self._striking is not None:
+                self._striking.cancel()
+                await asyncio.gather(self._striking, return_exceptions=True)
             if self._supervisor is not None and control is not None:
                 await self._supervisor.stop()
         finally:
+            await self._hosts.close()
             if control is not None:
                 control.close()
             if self._run_dir is not None:
                 self._run_dir.remove()
 
+    def _check_chaos(self) -> None:
+        is_moe = self._source.is_moe
+        self._chaos.check_targets(
+            [
+                f"{role}{index}.{rank}"
+                for role, replica in self._config.roles
+                for index in range(replica.replicas)
+                for rank in range(replica.sharding(is_moe=is_moe).num_ranks)
+            ]
+        )
+
+    def _take_event(self, event: Event) -> None:
+        self._on_event(event)
+        if isinstance(event, Ready):
+            # Of a rank that came back; at the start nobody listens yet, see `start`.
+            self._deliver(event)
+
     def _deliver(self, message: AnyMessage) -> None:
         # Heartbeats come before the topology; nobody above knows yet whose they are.
         if self._topology is None:
             return
+        if isinstance(message, Topology):
+            self._topology = message
         for listener in self._listeners:
             listener(message)
 

@@ -56,6 +56,16 @@ Name = Annotated[
         show_default=False,
     ),
 ]
+Chaos = Annotated[
+    str,
+    typer.Option(
+        metavar="FAULTS",
+        help="Break things on purpose, on loopback: lose=0.03,delay=50ms,kill=prefill@12s; also "
+        "duplicate, reorder, hold, stop, seed.",
+        rich_help_panel=_SERVER,
+        show_default=False,
+    ),
+]
 LogLevel = Annotated[
     str,
     typer.Option(
@@ -75,6 +85,7 @@ def serve(
     decode: options.Decode = "",
     mono: options.Mono = "",
     transport: options.Transport = "",
+    key_file: options.KeyFile = "",
     host: Host = "",
     port: Port = None,
     api_key: ApiKeys = None,
@@ -83,6 +94,7 @@ def serve(
     exact: options.Exact = None,
     block_size: options.BlockSize = None,
     settings: options.Settings = None,
+    chaos: Chaos = "",
     log_level: LogLevel = "warning",
 ) -> None:
     """Serve a model behind an OpenAI-compatible API until Ctrl-C.
@@ -97,10 +109,12 @@ def serve(
         decode=decode,
         mono=mono,
         transport=transport,
+        key_file=key_file,
         dtype=dtype,
         exact=exact,
         block_size=block_size,
         settings=settings,
+        chaos=chaos,
         serving={"host": host, "port": port, "api_keys": api_key, "model_name": name},
     )
     source = resolve_model(resolved.model)

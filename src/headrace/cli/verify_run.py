@@ -12,6 +12,9 @@ from headrace.cli.running import RunningCluster, running_cluster
 from headrace.cli.source import ModelSource
 from headrace.cli.verify_compare import Run
 from headrace.cluster.events import Event, ignore
+from headrace.cluster.local import SupervisorConfig
+from headrace.cluster.replica import ReplicaBounds
+from headrace.cluster.restarts import RestartConfig
 from headrace.core.errors import ReplicaError
 from headrace.core.messages import AnyMessage, Output, Outputs, ReplicaInfo, Submit
 from headrace.core.requests import SamplingParams
@@ -20,6 +23,9 @@ from headrace.deployment import DeploymentConfig, ReplicaConfig
 
 # A large model on a CPU may take minutes for a long prompt; this only ends what would never end.
 STALL_S = 600.0
+
+# A rank that dies is a finding here, not something to get over.
+NO_RESTARTS = SupervisorConfig(replica=ReplicaBounds(restarts=RestartConfig(max_restarts=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +69,9 @@ async def run_side(
         UserError: See ``running_cluster``.
         ReplicaError: A rank was lost, refused a request, or did not go on.
     """
-    async with running_cluster(config, source, on_event=on_event) as cluster:
+    async with running_cluster(
+        config, source, on_event=on_event, supervision=NO_RESTARTS
+    ) as cluster:
         return await cluster.guard(
             _run_rounds(cluster, rounds, deadline_s=config.serving.deadline_s)
         )

@@ -21,6 +21,10 @@ class Control(Protocol):
         """Return the next message."""
         ...
 
+    def forget(self, address: str) -> None:
+        """Drop the connection to a peer that is gone for good."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankExited:
@@ -30,20 +34,25 @@ class RankExited:
         name: The rank, as ``LaunchSpec.name`` has it.
         exit_code: Its exit code; the negative signal number when a signal ended it.
         last_lines: The last lines that it wrote, oldest first.
+        lost: Why its host cannot be heard, where that is all that is known; empty when it was
+            reaped.
     """
 
     name: str
     exit_code: int
     last_lines: tuple[str, ...]
+    lost: str = ""
 
     @property
     def is_signal(self) -> bool:
-        """Whether a signal ended the process: it had no chance to say why."""
-        return self.exit_code < 0
+        """Whether it had no chance to say why: a signal ended it, or its host is lost."""
+        return self.exit_code < 0 or bool(self.lost)
 
     def describe(self, when: str = "") -> str:
         """Say in one line how it ended, ``when`` being put in after the end."""
-        if self.is_signal:
+        if self.lost:
+            end = f"is lost: {self.lost}"
+        elif self.is_signal:
             end = f"was ended by {signal.Signals(-self.exit_code).name}"
         else:
             end = f"ended with exit code {self.exit_code}"
@@ -54,7 +63,43 @@ class RankExited:
         return self.describe()
 
 
-Event = LoadProgress | Ready | Failed | RankExited
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaLost:
+    """A replica's generation ended; it re-forms under ``generation``.
+
+    Attributes:
+        replica: The replica's name.
+        generation: The generation that begins.
+        reason: Why the last one ended, naming the rank.
+    """
+
+    replica: str
+    generation: int
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.reason}; {self.replica} re-forms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaBack:
+    """A replica is whole again.
+
+    Attributes:
+        replica: The replica's name.
+        generation: Its generation.
+        after_s: How long it was away [s].
+    """
+
+    replica: str
+    generation: int
+    after_s: float
+
+    def __str__(self) -> str:
+        return f"{self.replica} is back after {self.after_s:.1f} s"
+
+
+Event = LoadProgress | Ready | Failed | RankExited | ReplicaLost | ReplicaBack
 
 
 def ignore(*_: object) -> None:

@@ -1,8 +1,9 @@
-"""Supervises the rank processes of a deployment on this machine.
+"""Supervises the rank processes of a deployment, wherever they run.
 
 One supervisor starts all ranks, waits until each is ready, tells all of them of each other, and
-watches them. A rank that fails or dies makes the deployment fail with an error that names it;
-restarting comes later. Whatever happens, ``stop`` leaves no process, folder or segment.
+watches them. A rank that fails before the deployment is up makes the start fail with an error that
+names it; one that is lost later is replaced, and its replica re-forms. Whatever happens, ``stop``
+leaves no process, folder or segment.
 """
 
 from __future__ import annotations
@@ -12,24 +13,33 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from headrace.cluster.events import Control, Hooks, RankExited
-from headrace.cluster.process import RankProcess
+from headrace.cluster.agent.hosts import Hosts
+from headrace.cluster.events import Control, Hooks
+from headrace.cluster.process import RankHandle, RankProcess
+from headrace.cluster.replica import Replica, ReplicaBounds, Surroundings
 from headrace.cluster.rundir import RunDir
+from headrace.cluster.seat import Seat
 from headrace.core.errors import HeadraceError, ReplicaError, UserError
 from headrace.core.launch import LaunchSpec
 from headrace.core.messages import (
     AnyMessage,
+    Broken,
     Failed,
+    Heartbeat,
     LoadProgress,
-    RankInfo,
+    Message,
     Ready,
-    ReplicaInfo,
     Shutdown,
     Topology,
 )
+
+# How often silence is looked for. A look that comes late says that this process did not run.
+LOOK_S = 0.5
+LATE_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -43,19 +53,19 @@ class SupervisorConfig:
         grace_s: Time for ranks to leave by themselves after a shutdown message [s].
         signal_s: Time for them to leave after SIGTERM, and to be reaped after SIGKILL [s]. With
             the defaults a stop takes at most 4.5 s.
-        last_word_s: Time for a dead rank's own account of its end to arrive [s].
         command: Program (absolute path) and arguments of a rank.
+        replica: Bounds on the life of a replica.
     """
 
     start_timeout_s: float = 300.0
     grace_s: float = 2.5
     signal_s: float = 1.0
-    last_word_s: float = 0.5
     command: tuple[str, ...] = (sys.executable, "-m", "headrace.engine")
+    replica: ReplicaBounds = ReplicaBounds()
 
 
 class LocalSupervisor:
-    """Starts, watches and stops the ranks of one deployment; used from one event loop.
+    """Starts, watches, replaces and stops the ranks of one deployment; used from one event loop.
 
     Args:
         specs: The ranks, replica by replica; ``supervisor`` of each is ``control``'s address.
@@ -64,6 +74,7 @@ class LocalSupervisor:
             on what is not its own; the caller closes it.
         hooks: Where to report.
         config: Bounds.
+        hosts: The other hosts of the deployment; None when there are none.
     """
 
     def __init__(
@@ -74,38 +85,53 @@ class LocalSupervisor:
         control: Control,
         hooks: Hooks | None = None,
         config: SupervisorConfig | None = None,
+        hosts: Hosts | None = None,
     ) -> None:
         self._hooks = hooks or Hooks()
         self._config = config or SupervisorConfig()
         self._run_dir = run_dir
         self._control = control
-        self._processes = [
-            RankProcess(spec, command=self._config.command, on_line=self._hooks.on_line)
-            for spec in specs
-        ]
-        self._ready: dict[str, Ready] = {}
-        self._reader: asyncio.Task[None] | None = None
-        self._watchers: list[asyncio.Task[None]] = []
+        self._hosts = hosts or Hosts()
+        self._addresses: dict[tuple[str, int], str] = {}
+        around = Surroundings(
+            make_process=self._make_process,
+            tell=self._tell,
+            forget=self._forget,
+            on_event=self._hooks.on_event,
+            on_change=self._publish,
+            on_failure=self._fail,
+            begin=self._begin,
+        )
+        self._replicas = {
+            name: Replica(list(ranks), surroundings=around, bounds=self._config.replica)
+            for name, ranks in groupby(specs, key=lambda spec: spec.replica)
+        }
+        self._tasks: list[asyncio.Task[None]] = []
         self._changed = asyncio.Event()
         self._error: HeadraceError | None = None
+        self._is_started = False
         self._is_stopping = False
 
     @property
     def is_ready(self) -> bool:
-        """Whether every rank is up: all have said so, and none has failed since."""
-        all_said = len(self._ready) == len(self._processes)
-        return all_said and self._error is None and not self._is_stopping
+        """Whether every replica is up."""
+        is_up = all(replica.is_up for replica in self._replicas.values())
+        return is_up and self._error is None and not self._is_stopping
 
     @property
     def ready(self) -> list[Ready]:
         """What the ranks that are up said of themselves, in the order of the specs."""
-        names = [process.spec.name for process in self._processes]
-        return [self._ready[name] for name in names if name in self._ready]
+        return [seat.ready for seat in self._seats() if seat.ready is not None]
 
     @property
     def pids(self) -> dict[str, int]:
         """Process ids of the living ranks by name."""
-        return {p.spec.name: p.pid for p in self._processes if p.is_alive}
+        return {seat.name: seat.process.pid for seat in self._seats() if seat.process.is_alive}
+
+    @property
+    def topology(self) -> Topology:
+        """The replicas as they are now."""
+        return Topology(replicas=[replica.info for replica in self._replicas.values()])
 
     async def start(self) -> Topology:
         """Start every rank, wait until all are ready, and tell each of the others.
@@ -124,6 +150,12 @@ class LocalSupervisor:
             await self.stop()
             raise
 
+    def send_signal(self, rank: str, number: signal.Signals) -> None:
+        """Signal the rank of a name, e.g. ``prefill0.1``; nothing when it does not live."""
+        for seat in self._seats():
+            if seat.name == rank:
+                seat.process.send_signal(number)
+
     async def failure(self) -> HeadraceError:
         """Wait until the deployment cannot go on; return why. ``stop`` is still to be called."""
         while self._error is None:
@@ -139,6 +171,8 @@ class LocalSupervisor:
         """
         self._is_stopping = True
         try:
+            for replica in self._replicas.values():
+                await replica.end_keeping()
             self._ask_to_leave()
             await self._wait_gone(self._config.grace_s)
             self._signal(signal.SIGTERM)
@@ -152,22 +186,26 @@ class LocalSupervisor:
 
     async def _start(self) -> Topology:
         started_s = time.monotonic()
-        self._reader = asyncio.create_task(self._guarded(self._read_messages()))
-        self._watchers = [
-            asyncio.create_task(self._guarded(self._watch(process))) for process in self._processes
+        self._tasks = [
+            self._begin(self._read_messages()),
+            self._begin(self._look_for_silence()),
         ]
+        for replica in self._replicas.values():
+            replica.start()
         try:
             async with asyncio.timeout(self._config.start_timeout_s):
                 await self._wait_ready()
         except TimeoutError as error:
             raise ReplicaError(
-                f"{', '.join(self._missing())} not ready after {self._config.start_timeout_s:g} s: "
+                f"{', '.join(self._absent())} not ready after {self._config.start_timeout_s:g} s: "
                 f"see the lines above, or allow more time to start"
             ) from error
-        topology = _topology([process.spec for process in self._processes])
-        for process in self._processes:
-            self._control.send(process.spec.address, topology)
-        _log.info("%d ranks ready in %.1f s", len(self._ready), time.monotonic() - started_s)
+        for replica in self._replicas.values():
+            replica.keep()
+        topology = self.topology
+        self._tell_all(topology)
+        self._is_started = True
+        _log.info("%d ranks ready in %.1f s", len(self.ready), time.monotonic() - started_s)
         return topology
 
     async def _wait_ready(self) -> None:
@@ -177,89 +215,144 @@ class LocalSupervisor:
             self._changed.clear()
             await self._changed.wait()
 
-    def _missing(self) -> list[str]:
-        names = [process.spec.name for process in self._processes]
-        return [name for name in names if name not in self._ready]
+    def _absent(self) -> list[str]:
+        return [words for replica in self._replicas.values() for words in replica.absent]
 
-    async def _guarded(self, work: Coroutine[None, None, None]) -> None:
-        """Let no task of the supervisor, nor a hook, fail unheard."""
-        try:
-            await work
-        except Exception as error:
-            _log.exception("a task of the supervisor failed")
-            self._fail(ReplicaError(f"the supervisor itself failed: {error!r}"))
+    def _missing(self) -> list[str]:
+        return [name for replica in self._replicas.values() for name in replica.missing]
+
+    def _seats(self) -> Iterator[Seat]:
+        for replica in self._replicas.values():
+            yield from replica.seats
+
+    def _make_process(self, spec: LaunchSpec) -> RankHandle:
+        host = self._hosts.of(spec)
+        if host is not None:
+            return host.process(spec)
+        return RankProcess(spec, command=self._config.command, on_line=self._hooks.on_line)
+
+    # -- messages ------------------------------------------------------------------------
 
     async def _read_messages(self) -> None:
         while True:
             self._handle(await self._control.recv())
 
     def _handle(self, message: AnyMessage) -> None:
-        if isinstance(message, Ready):
-            self._take_ready(message)
-        elif isinstance(message, Failed):
-            self._hooks.on_event(message)
-            self._fail(_as_error(message))
-        elif isinstance(message, LoadProgress):
-            self._hooks.on_event(message)
+        match message:
+            case Ready():
+                rank, info = f"{message.replica}.{message.info.rank}", message.info
+                self._addresses[rank, info.generation] = info.address
+                self._of(message.replica, lambda replica: replica.on_ready(message))
+                self._changed.set()
+            case Broken():
+                rank = f"{message.replica}.{message.rank}"
+                self._addresses[rank, message.generation] = message.address
+                self._of(message.replica, lambda replica: replica.on_broken(message))
+            case Failed():
+                self._hooks.on_event(message)
+                self._take_failed(message)
+            case LoadProgress():
+                self._of(message.replica, lambda replica: replica.on_loading(message))
+                self._hooks.on_event(message)
+            case Heartbeat():
+                info = message.info
+                self._of(message.replica, lambda it: it.on_heard(info.rank, info.generation))
+                self._hooks.on_message(message)
+            case _:
+                self._hooks.on_message(message)
+
+    def _of(self, name: str, act: Callable[[Replica], None]) -> None:
+        replica = self._replicas.get(name)
+        if replica is not None:
+            act(replica)
+
+    def _take_failed(self, failed: Failed) -> None:
+        error = _as_error(failed)
+        if not self._is_started or isinstance(error, UserError):
+            # Starting it again would not help: a person must.
+            self._fail(error)
         else:
-            self._hooks.on_message(message)
+            self._of(failed.replica, lambda replica: replica.on_failed(failed, error))
 
-    def _take_ready(self, ready: Ready) -> None:
-        name, generation = f"{ready.replica}.{ready.info.rank}", ready.info.generation
-        expected = {p.spec.name: p.spec.generation for p in self._processes}
-        if expected.get(name) != generation:
-            _log.warning("refused: %s of generation %d says it is ready", name, generation)
-            return
-        self._ready[name] = ready
-        self._hooks.on_event(ready)
-        self._changed.set()
+    async def _look_for_silence(self) -> None:
+        while True:
+            before_s = time.monotonic()
+            await asyncio.sleep(LOOK_S)
+            is_late = time.monotonic() - before_s > LOOK_S + LATE_S
+            for replica in self._replicas.values():
+                if is_late:
+                    replica.forgive_silence()
+                elif self._is_started:
+                    replica.end_silent()
 
-    async def _watch(self, process: RankProcess) -> None:
-        try:
-            await process.spawn()
-        except OSError as error:
-            self._fail(ReplicaError(f"{process.spec.name} could not be started: {error}"))
-            return
-        ended = await process.wait()
-        self._hooks.on_event(ended)
-        if not self._is_stopping:
-            self._fail(await self._account_of(ended))
+    # -- what replicas report ------------------------------------------------------------
 
-    async def _account_of(self, ended: RankExited) -> HeadraceError:
-        """Prefer a dead rank's own words, which may still be on their way."""
-        when = "" if ended.name in self._ready else " before it was ready"
-        if not ended.is_signal:
-            try:
-                async with asyncio.timeout(self._config.last_word_s):
-                    return await self.failure()
-            except TimeoutError:
-                _log.info("%s ended without a word", ended.name)
-        return ReplicaError(ended.describe(when))
+    def _publish(self) -> None:
+        if self._is_started and not self._is_stopping:
+            topology = self.topology
+            self._tell_all(topology)
+            self._hooks.on_message(topology)
+
+    def _tell_all(self, message: Message) -> None:
+        for ready in self.ready:
+            self._control.send(ready.info.address, message)
+
+    def _tell(self, spec: LaunchSpec, message: Message) -> None:
+        self._control.send(self._address_of(spec), message)
+
+    def _address_of(self, spec: LaunchSpec) -> str:
+        # What it said, which holds on every host; before it said anything, its host's own name.
+        return self._addresses.get((spec.name, spec.generation)) or spec.address
+
+    def _forget(self, spec: LaunchSpec) -> None:
+        self._control.forget(self._address_of(spec))
+        self._addresses.pop((spec.name, spec.generation), None)
+        host = self._hosts.of(spec)
+        if host is not None:
+            host.sweep(spec)
+        else:
+            self._run_dir.sweep_rank(spec.replica, spec.rank, spec.generation)
 
     def _fail(self, error: HeadraceError) -> None:
         # The first error is the cause; what follows, as a rule, are its consequences.
         if self._error is None and not self._is_stopping:
             self._error = error
-            self._changed.set()
+        self._changed.set()
+
+    def _begin(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+        """Let no task of the supervisor, nor a hook, fail unheard."""
+        task = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(self._on_task_done)
+        return task
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            _log.error("a task of the supervisor failed", exc_info=error)
+            self._fail(ReplicaError(f"the supervisor itself failed: {error!r}"))
+
+    # -- the end -------------------------------------------------------------------------
 
     def _ask_to_leave(self) -> None:
-        for process in self._processes:
-            if process.spec.name in self._ready:
-                self._control.send(process.spec.address, Shutdown())
+        for seat in self._seats():
+            if seat.ready is not None:
+                self._control.send(seat.ready.info.address, Shutdown())
             else:
                 # It reads no messages yet.
-                process.send_signal(signal.SIGTERM)
+                seat.process.send_signal(signal.SIGTERM)
 
     def _signal(self, number: signal.Signals) -> None:
-        for process in self._processes:
-            process.send_signal(number)
+        for seat in self._seats():
+            seat.process.send_signal(number)
 
     async def _wait_gone(self, timeout_s: float) -> None:
-        if self._watchers:
-            await asyncio.wait(self._watchers, timeout=timeout_s)
+        watchers = [seat.watcher for seat in self._seats() if seat.watcher is not None]
+        if watchers:
+            await asyncio.wait(watchers, timeout=timeout_s)
 
     async def _cancel_tasks(self) -> None:
-        tasks = [task for task in (self._reader, *self._watchers) if task is not None]
+        watchers = [seat.watcher for seat in self._seats() if seat.watcher is not None]
+        tasks = [*self._tasks, *watchers]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -268,13 +361,6 @@ class LocalSupervisor:
 def _as_error(failed: Failed) -> HeadraceError:
     if failed.is_user_error:
         return UserError(failed.error)
-    return ReplicaError(f"{failed.replica}.{failed.rank} failed: {failed.error}")
-
-
-def _topology(specs: Sequence[LaunchSpec]) -> Topology:
-    replicas: dict[str, ReplicaInfo] = {}
-    for spec in specs:
-        info = RankInfo(rank=spec.rank, generation=spec.generation, address=spec.address)
-        replica = ReplicaInfo(name=spec.replica, role=spec.role, sharding=spec.sharding, ranks=[])
-        replicas.setdefault(spec.replica, replica).ranks.append(info)
-    return Topology(replicas=list(replicas.values()))
+    name = f"{failed.replica}.{failed.rank}"
+    # What a rank waited for in vain begins with its name.
+    return ReplicaError(failed.error if name in failed.error else f"{name} failed: {failed.error}")

@@ -9,6 +9,7 @@ import signal
 from asyncio.subprocess import PIPE, STDOUT, Process
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from headrace.cluster.child import command_of
 from headrace.cluster.events import RankExited
@@ -21,6 +22,40 @@ MAX_LINE_BYTES = 16 << 10
 DRAIN_S = 0.5
 
 _log = logging.getLogger(__name__)
+
+
+class RankHandle(Protocol):
+    """A rank's process, wherever it runs, as a supervisor handles it. One use: spawn, then wait."""
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it was spawned and its end is not known."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Process id on its host; 0 when it has none yet."""
+        ...
+
+    async def spawn(self) -> None:
+        """Start it.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        ...
+
+    async def wait(self) -> RankExited:
+        """Return once it has certainly ended; only then may its memory be taken for quiet.
+
+        One whose host is lost counts as ended: it can write through connections only, and those
+        its peers refuse as soon as they hear that its generation is over.
+        """
+        ...
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signal it; nothing once it has ended."""
+        ...
 
 
 class RankProcess:

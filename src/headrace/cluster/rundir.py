@@ -48,6 +48,16 @@ class RunDir:
         """Control address of a socket in the folder."""
         return f"ipc://{self.path / name}.ctl"
 
+    def sweep_rank(self, replica: str, rank: int, generation: int) -> None:
+        """Delete what a generation of a rank left; call it when the rank's process is gone."""
+        name = f"{replica}.{rank}.{generation}"
+        left = [*self._segments.glob(f"{self.deployment_id}.{name}.*")]
+        if rank == 0:
+            # Made by rank 0, and nameless again as soon as all ranks have joined.
+            left += self._segments.glob(f"{self.deployment_id}-{replica}-{generation}.*")
+        for path in (*left, *self.path.glob(f"{name}.*")):
+            path.unlink(missing_ok=True)
+
     def remove(self) -> None:
         """Delete segments and folder; idempotent. Call it when every rank is gone."""
         if self._lock >= 0:

@@ -18,7 +18,9 @@ from headrace.core.messages import AnyMessage, Message
 
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 64 << 20
+MAC_BYTES = 16
 _HEADER = struct.Struct("!2sH16s")
+HEADER_BYTES = _HEADER.size
 _MAGIC = b"HR"
 
 
@@ -67,5 +69,16 @@ class Codec:
         except (msgspec.MsgspecError, ValueError) as error:
             raise ProtocolError(f"frame that does not parse: {error}") from error
 
+    def seal(self, data: bytes, *, purpose: bytes) -> bytes:
+        """Return an authentication code of ``data`` that holds for one purpose only.
+
+        Args:
+            data: What is to be believed.
+            purpose: 1 to 16 bytes; a code made for one purpose is wrong for every other.
+        """
+        return hashlib.blake2b(
+            data, key=self._key[:64], digest_size=MAC_BYTES, person=purpose
+        ).digest()
+
     def _mac(self, payload: bytes | memoryview) -> bytes:
-        return hashlib.blake2b(payload, key=self._key[:64], digest_size=16).digest()
+        return hashlib.blake2b(payload, key=self._key[:64], digest_size=MAC_BYTES).digest()

@@ -7,7 +7,7 @@ layer, and for whom. Nothing here writes anything; the engine does.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import Struct
@@ -171,3 +171,15 @@ class Flight:
 def position(step: int, layer: int) -> str:
     """Return a position in words; a layer of -1 is none."""
     return f"step {step}" + (f", layer {layer}" if layer >= 0 else "")
+
+
+def told_position(counters: Mapping[str, float]) -> str:
+    """Return the position that a rank's heartbeat tells, in words; empty if it tells none.
+
+    Example:
+        >>> told_position({"headrace_step": 12, "headrace_layer": 3})
+        'step 12, layer 3'
+    """
+    if "headrace_step" not in counters:
+        return ""
+    return position(int(counters["headrace_step"]), int(counters.get("headrace_layer", -1)))

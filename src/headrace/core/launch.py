@@ -11,6 +11,7 @@ import math
 import msgspec
 from msgspec import Struct
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.errors import ConfigError
 from headrace.core.sharding import Role, Sharding
 
@@ -99,7 +100,10 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         supervisor: Control address to report to.
         transport: KV transport.
         host: Address of this host that the rank's ``tcp`` transport binds and its peers reach.
+        spans_hosts: The deployment has ranks on other hosts: control sockets listen on ``host``
+            too, and count and repeat their messages.
         engine: The engine's knobs.
+        faults: What goes wrong with the rank's writes, on purpose.
     """
 
     deployment_id: str
@@ -116,7 +120,9 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokenizer: str = ""
     transport: str = "shm"
     host: str = "127.0.0.1"
+    spans_hosts: bool = False
     engine: EngineConfig = EngineConfig()
+    faults: WriteFaults = WriteFaults()
 
     @property
     def name(self) -> str:
@@ -124,8 +130,13 @@ class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         return f"{self.replica}.{self.rank}"
 
     @property
+    def control_host(self) -> str:
+        """Host that the control socket listens on besides ``address``; empty for none."""
+        return self.host if self.spans_hosts else ""
+
+    @property
     def address(self) -> str:
-        """Control address that the rank binds; minted per generation."""
+        """Control address that the rank binds for its own host; minted per generation."""
         return f"ipc://{self.run_dir}/{self.name}.{self.generation}.ctl"
 
     def to_json(self) -> bytes:

@@ -343,17 +343,17 @@ class Failed(Message):
 
 
 class Broken(Message):
-    """A rank left its generation because its group broke; it waits for ``Reform``.
+    """A rank left its generation: its group broke, and it waits for ``Reform``, or this came.
 
-    It holds its weights, and nothing of the generation any more: no mapping, no session.
-    ``missing`` are the ranks that it waited for in vain, when it knows them.
+    It holds its weights, and nothing of the generation any more: no mapping, no session. It waits
+    at ``address``.
     """
 
     replica: str
     rank: int
     generation: int
     error: str
-    missing: list[int] = []
+    address: str = ""
 
 
 class Reform(Message):

@@ -11,6 +11,7 @@ from headrace.engine.decode import DecodeRank
 from headrace.engine.emitter import Emitter
 from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import DecodeLoop
+from headrace.engine.orders import Orders
 from headrace.engine.parts import Parts
 from headrace.engine.rank_counters import decode_counters, part_counters
 from headrace.engine.receiving import Receiving
@@ -28,7 +29,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
             engine=parts.transfer,
             region=parts.descriptor,
             name=f"{spec.name}.{spec.generation}",
-            address=spec.address,
+            address=parts.info.address,
             send=parts.control.send,
             clock=clock,
             timeout_s=spec.engine.session_timeout_s,
@@ -41,13 +42,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
         pool=parts.pool,
         stepper=Stepper(parts.loaded.backend, flight=parts.flight),
         receiving=receiving,
-        emitter=Emitter(
-            rank=spec.rank,
-            replica=spec.replica,
-            eos_token_ids=parts.loaded.eos_token_ids,
-            max_model_tokens=parts.loaded.max_model_tokens,
-            send=parts.control.send,
-        ),
+        emitter=_make_emitter(parts),
         tokenizer=Tokenizer.open(parts.loaded.tokenizer_folder),
         clock=clock,
         limits=Limits(
@@ -60,15 +55,30 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
     parts.open_pulse(stack, observe=lambda: _decode_beat(parts, rank, receiving))
     return DecodeLoop(
         rank=rank,
+        orders=Orders(spec.generation),
         control=parts.control,
-        lockstep=Lockstep(
-            parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
-        ),
+        lockstep=_lockstep(parts),
         receiving=receiving,
         engine=parts.transfer if receiving is not None else None,
         pool=parts.pool,
         clock=clock,
         flight=flight,
+    )
+
+
+def _make_emitter(parts: Parts) -> Emitter:
+    return Emitter(
+        rank=parts.spec.rank,
+        replica=parts.spec.replica,
+        eos_token_ids=parts.loaded.eos_token_ids,
+        max_model_tokens=parts.loaded.max_model_tokens,
+        send=parts.control.send,
+    )
+
+
+def _lockstep(parts: Parts) -> Lockstep:
+    return Lockstep(
+        parts.group, lambda step: parts.tell_peers(Wake(step=step)), flight=parts.flight
     )
 
 

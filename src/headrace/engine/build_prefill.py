@@ -11,6 +11,7 @@ from headrace.core.layouts import CacheLayout
 from headrace.core.messages import Heartbeat
 from headrace.core.sharding import split_range
 from headrace.engine.loops import PrefillLoop
+from headrace.engine.orders import Orders
 from headrace.engine.parts import Parts
 from headrace.engine.prefill import PrefillLead, PrefillWorker
 from headrace.engine.rank_counters import part_counters
@@ -53,6 +54,7 @@ def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
     return PrefillLoop(
         worker=worker,
         lead=lead,
+        orders=Orders(spec.generation),
         control=parts.control,
         engine=parts.transfer,
         flight=parts.flight_log(),

@@ -7,6 +7,7 @@ step. All that decides a sequence's fate happens here, whether or not prefill wa
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from headrace.core.clock import Clock
@@ -14,7 +15,7 @@ from headrace.core.errors import RequestError
 from headrace.core.launch import EngineConfig
 from headrace.core.messages import Abort, Submit
 from headrace.engine.emitter import Emitter
-from headrace.engine.receiving import Receiving
+from headrace.engine.receiving import Failure, Receiving
 from headrace.engine.roster import Roster
 from headrace.engine.sequence import Phase, Sequence, line_groups, make_sequences
 from headrace.engine.stepper import Stepper
@@ -26,6 +27,11 @@ from headrace.scheduler.plan import PromptWork, Running, plan_step
 from headrace.text.output import OutputTextStream
 from headrace.text.tokenizer import Tokenizer
 
+# A prompt or a place that fails this often will fail again.
+MAX_RETRIES = 2
+
+log = logging.getLogger(__name__)
+
 
 @dataclass(slots=True)
 class DecodeCounters:
@@ -35,12 +41,14 @@ class DecodeCounters:
         steps: Steps that computed at least one row here.
         local_prefills: Prompts computed on a decode rank for want of a prefiller.
         preemptions: Sequences whose blocks were taken.
+        retries: Sequences whose KV was asked for again after a prefiller failed them.
         ended: Sequences that ended, for whatever reason.
     """
 
     steps: int = 0
     local_prefills: int = 0
     preemptions: int = 0
+    retries: int = 0
     ended: int = 0
 
 
@@ -123,8 +131,8 @@ class DecodeRank:
         if self._receiving is not None:
             for sequence in self._receiving.take_complete():
                 self._on_received(sequence)
-            for sequence, error in self._receiving.take_failed():
-                self._fail(sequence, error)
+            for failure in self._receiving.take_failed():
+                self._try_again(failure)
             self._receiving.release_quiet(self._pool)
         while (first := self.roster.first_in_line()) is not None:
             if not self._try_start(first):
@@ -218,7 +226,11 @@ class DecodeRank:
         )
 
     def _is_remote(self, sequence: Sequence, hit: PrefixHit) -> bool:
-        if self._receiving is None or hit.num_tokens >= len(sequence.token_ids) - 1:
+        return hit.num_tokens < len(sequence.token_ids) - 1 and self._can_ask(sequence)
+
+    def _can_ask(self, sequence: Sequence) -> bool:
+        """Whether a prefiller is there that may hold the sequence."""
+        if self._receiving is None or sequence.is_outgrown:
             return False
         return self._receiving.can_reach(sequence)
 
@@ -230,7 +242,7 @@ class DecodeRank:
         """
         if sequence.num_missing_tokens == 0:
             self._start_decoding(sequence)
-        elif self._receiving is not None and self._receiving.can_reach(sequence):
+        elif self._receiving is not None and self._can_ask(sequence):
             self._pool.pin(sequence.blocks.own_block_ids)
             self._receiving.open(sequence)
             self.roster.move(sequence, Phase.RECEIVING)
@@ -300,6 +312,27 @@ class DecodeRank:
         self.counters.preemptions += 1
         self.roster.move(sequence, Phase.WAITING)
 
+    def _try_again(self, failure: Failure) -> None:
+        """Put a sequence whose KV will not come back into the line, if that may help."""
+        sequence = failure.sequence
+        if failure.is_final and sequence.is_resumed and not sequence.is_outgrown:
+            # Its prompt was let in: what it has grown to since is no fault of the request.
+            log.warning("%s is computed here: %s", sequence.sequence_id, failure.reason)
+            self._give_blocks_back(sequence)
+            sequence.is_outgrown = True
+            self.roster.move(sequence, Phase.WAITING)
+            return
+        if failure.is_final or sequence.ledger.num_retries >= MAX_RETRIES:
+            tried = f" (tried {MAX_RETRIES + 1} times)" if not failure.is_final else ""
+            self._fail(sequence, f"{failure.reason}{tried}")
+            return
+        log.warning("%s is tried again: %s", sequence.sequence_id, failure.reason)
+        self._give_blocks_back(sequence)
+        sequence.failed_replicas.add(failure.replica)
+        sequence.ledger.num_retries += 1
+        self.counters.retries += 1
+        self.roster.move(sequence, Phase.WAITING)
+
     def _fail(self, sequence: Sequence, error: str) -> None:
         for sister in (sequence, *self.roster.take_sisters(sequence)):
             self._emitter.fail(sister, error)
@@ -308,13 +341,17 @@ class DecodeRank:
     def _end(self, sequence: Sequence) -> None:
         """Give the blocks back and forget the sequence."""
         self._account_decode(sequence)
+        self._give_blocks_back(sequence)
+        self.counters.ended += 1
+        self.roster.move(sequence, Phase.FINISHED)
+
+    def _give_blocks_back(self, sequence: Sequence) -> None:
+        """To the pool, or into quarantine while a prefiller may write to them."""
         if sequence.phase is Phase.RECEIVING and self._receiving is not None:
             self._receiving.give_up(sequence)
         elif sequence.table is not None:
             sequence.blocks.release()
         sequence.table = None
-        self.counters.ended += 1
-        self.roster.move(sequence, Phase.FINISHED)
 
     def _account_decode(self, sequence: Sequence) -> None:
         if sequence.phase is Phase.RUNNING:

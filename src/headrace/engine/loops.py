@@ -20,15 +20,15 @@ from headrace.core.messages import (
     SessionFailed,
     SessionQuiet,
     SessionStarted,
-    Shutdown,
     Submit,
     Topology,
     Wake,
 )
-from headrace.core.sharding import Role
+from headrace.engine.acquaintances import Acquaintances
 from headrace.engine.decode import DecodeRank
 from headrace.engine.flight_log import FlightLog
 from headrace.engine.lockstep import Lockstep, StepKind
+from headrace.engine.orders import Orders
 from headrace.engine.prefill import PrefillLead, PrefillWorker
 from headrace.engine.receiving import Receiving
 from headrace.kvcache.pool import BlockPool
@@ -43,30 +43,34 @@ SHORT_WAIT_S = 0.002
 class Loop(Protocol):
     """What ``run_rank`` drives."""
 
-    def run(self) -> None:
-        """Work until ``Shutdown``."""
+    def run(self) -> int | None:
+        """Work until the generation is over; return the next one, or None after a shutdown.
+
+        Raises:
+            ReplicaError: The group broke.
+        """
         ...
 
 
 def _run_until(
-    is_stopping: Callable[[], bool],
+    orders: Orders,
     *,
     turn: Callable[[], None],
     take_messages: Callable[[], None],
     flight: FlightLog | None,
-) -> None:
-    """Turn until told to stop; a collective that fails because peers left then is no error."""
+) -> int | None:
+    """Turn until told to leave; a collective that fails because peers left then is no error."""
     try:
-        while not is_stopping():
+        while not orders.is_leaving:
             turn()
     except ReplicaError as error:
-        # On a shutdown the peers may have left while this rank was inside a collective.
+        # Told to leave, peers may have done so while this rank was inside a collective.
         take_messages()
-        if is_stopping():
-            return
-        if flight is not None:
-            error.args = (flight.leave(error),)
-        raise
+        if not orders.is_leaving:
+            if flight is not None:
+                error.args = (flight.leave(error),)
+            raise
+    return orders.following
 
 
 class DecodeLoop:
@@ -74,6 +78,7 @@ class DecodeLoop:
 
     Args:
         rank: The rank's state.
+        orders: What ends its generation.
         control: Its control socket.
         lockstep: Agreement with the other ranks of the replica.
         receiving: Its transfers; None in ``mono``.
@@ -87,6 +92,7 @@ class DecodeLoop:
         self,
         *,
         rank: DecodeRank,
+        orders: Orders,
         control: ControlSocket,
         lockstep: Lockstep,
         receiving: Receiving | None,
@@ -104,12 +110,13 @@ class DecodeLoop:
         self._pool = pool
         self._clock = clock
         self._was_idle = False
-        self._is_stopping = False
+        self._orders = orders
+        self._known = Acquaintances(control.forget)
 
-    def run(self) -> None:
-        """Work until ``Shutdown``."""
-        _run_until(
-            lambda: self._is_stopping,
+    def run(self) -> int | None:
+        """See ``Loop.run``."""
+        return _run_until(
+            self._orders,
             turn=self._turn,
             take_messages=self._take_messages,
             flight=self._flight,
@@ -120,7 +127,7 @@ class DecodeLoop:
         self._rank.advance()
         wish = StepKind.DECODE if self._rank.wants_step else StepKind.IDLE
         if self._lockstep.next_step(wish) is StepKind.IDLE:
-            if not self._is_stopping:
+            if not self._orders.is_leaving:
                 self._sleep()
             return
         self._was_idle = False
@@ -135,6 +142,8 @@ class DecodeLoop:
             self._receiving.poll()
 
     def _take(self, message: AnyMessage) -> None:
+        if self._orders.take(message):
+            return
         match message:
             case Submit():
                 self._rank.submit(message)
@@ -142,10 +151,10 @@ class DecodeLoop:
                 self._rank.abort(message)
             case Wake():
                 self._lockstep.on_wake(message.step)
-            case Shutdown():
-                self._is_stopping = True
-            case Topology() if self._receiving is not None:
-                self._receiving.on_topology(message)
+            case Topology():
+                self._known.update(message)
+                if self._receiving is not None:
+                    self._receiving.on_topology(message)
             case SessionQuiet() | SessionFailed() | SessionStarted() | SessionDone() | Heartbeat():
                 if self._receiving is not None:
                     self._receiving.on_message(message)
@@ -171,6 +180,7 @@ class PrefillLoop:
     Args:
         worker: This rank's part of every step.
         lead: The replica's queue, on rank 0 only.
+        orders: What ends its generation.
         control: The rank's control socket.
         engine: The transfer engine, for its wake-up descriptor.
         flight: Writes where the rank was when a collective failed.
@@ -181,6 +191,7 @@ class PrefillLoop:
         *,
         worker: PrefillWorker,
         lead: PrefillLead | None,
+        orders: Orders,
         control: ControlSocket,
         engine: TransferEngine,
         flight: FlightLog | None = None,
@@ -190,13 +201,13 @@ class PrefillLoop:
         self._lead = lead
         self._control = control
         self._engine = engine
-        self._decoders: set[str] = set()
-        self._is_stopping = False
+        self._orders = orders
+        self._known = Acquaintances(control.forget)
 
-    def run(self) -> None:
-        """Work until ``Shutdown``."""
-        _run_until(
-            lambda: self._is_stopping,
+    def run(self) -> int | None:
+        """See ``Loop.run``."""
+        return _run_until(
+            self._orders,
             turn=self._turn,
             take_messages=self._take_messages,
             flight=self._flight,
@@ -211,17 +222,17 @@ class PrefillLoop:
                 self._lead.step()
                 return
         # Completions ring the engine's descriptor; there is nothing else to wait for.
-        if not self._is_stopping:
+        if not self._orders.is_leaving:
             self._control.wait(IDLE_WAKE_S, self._engine.fileno())
         self._engine.poll()
 
     def _take_messages(self) -> None:
         for message in self._control.recv_all():
-            if self._is_stopping:
+            if self._orders.take(message):
+                continue
+            if self._orders.is_leaving:
                 return
             match message:
-                case Shutdown():
-                    self._is_stopping = True
                 case Topology():
                     self._on_topology(message)
                 case _ if self._lead is not None:
@@ -230,18 +241,11 @@ class PrefillLoop:
                     self._take_as_follower(message)
 
     def _on_topology(self, topology: Topology) -> None:
-        """Forget decode ranks that are gone: nobody will cancel their sessions."""
-        alive = {
-            rank.address
-            for replica in topology.replicas
-            if replica.role is Role.DECODE
-            for rank in replica.ranks
-        }
-        for address in self._decoders - alive:
+        """Forget ranks that are gone: nobody will cancel their sessions."""
+        for address in self._known.update(topology):
             self._worker.forget_peer(address)
             if self._lead is not None:
                 self._lead.forget_peer(address)
-        self._decoders = alive
 
     def _take_as_lead(self, lead: PrefillLead, message: AnyMessage) -> None:
         match message:

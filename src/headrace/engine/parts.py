@@ -19,6 +19,7 @@ from headrace.core.layouts import CacheLayout
 from headrace.core.messages import Heartbeat, Message, RankInfo, RegionDescriptor
 from headrace.core.transport import Region
 from headrace.engine.flight_log import FlightLog
+from headrace.engine.kept import Kept
 from headrace.engine.load import Loaded, load_backend
 from headrace.engine.load_reports import LoadReports
 from headrace.engine.memory import make_layout
@@ -51,11 +52,11 @@ class Parts:
     def info(self) -> RankInfo:
         """This rank as its peers address it."""
         return RankInfo(
-            rank=self.spec.rank, generation=self.spec.generation, address=self.spec.address
+            rank=self.spec.rank, generation=self.spec.generation, address=self.control.address
         )
 
     def peer_address(self, rank: int) -> str:
-        """Control address of another rank of the replica."""
+        """Control address of another rank of the replica, which is on the same host."""
         return msgspec.structs.replace(self.spec, rank=rank).address
 
     def flight_log(self) -> FlightLog:
@@ -81,6 +82,7 @@ class Parts:
         pulse = Pulse(
             address=spec.address.removesuffix(".ctl") + ".pulse",
             codec=Codec(bytes.fromhex(spec.key)),
+            host=spec.control_host,
             interval_s=spec.engine.heartbeat_s,
             observe=observe,
             listeners=lambda: (spec.supervisor, *listeners()),
@@ -89,16 +91,11 @@ class Parts:
         stack.callback(pulse.close)
 
 
-def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Parts:
-    group = _open_group(spec)
-    stack.callback(group.close)
-
-    on_progress = LoadReports(
-        replica=spec.replica,
-        rank=spec.rank,
-        send=lambda message: control.send(spec.supervisor, message),
-    )
-    loaded = load_backend(spec, group, on_progress)
+def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack, kept: Kept) -> Parts:
+    """Join the group and open the region of one generation; load what is not loaded yet."""
+    kept.group.replace(_open_group(spec))
+    stack.callback(kept.group.close)
+    loaded = kept.loaded = kept.loaded or _load(spec, control, kept)
     layout = make_layout(
         spec.engine,
         loaded.backend.schemas,
@@ -115,7 +112,7 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Pa
     return Parts(
         spec=spec,
         control=control,
-        group=group,
+        group=kept.group,
         loaded=loaded,
         transfer=transfer,
         region=region,
@@ -129,6 +126,15 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Pa
         ),
         flight=Flight(spec.name, generation=spec.generation),
     )
+
+
+def _load(spec: LaunchSpec, control: ControlSocket, kept: Kept) -> Loaded:
+    on_progress = LoadReports(
+        replica=spec.replica,
+        rank=spec.rank,
+        send=lambda message: control.send(spec.supervisor, message),
+    )
+    return load_backend(spec, kept.group, on_progress)
 
 
 def _open_group(spec: LaunchSpec) -> Group:

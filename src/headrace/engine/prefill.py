@@ -8,7 +8,6 @@ touches no tensor. Prefillers never sample.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from headrace.core.clock import Clock
 from headrace.core.flight import Flight
@@ -27,6 +26,7 @@ from headrace.core.messages import (
 )
 from headrace.core.plans import Chunk
 from headrace.engine.backend import Backend, Row
+from headrace.engine.prefill_job import Job
 from headrace.kvcache.block_table import BlockTable, blocks_for, blocks_to_open
 from headrace.kvcache.pool import BlockPool
 from headrace.kvcache.prefix import PrefixHit
@@ -123,28 +123,6 @@ class PrefillWorker:
                 self._senders.submit(session_id, layer=layer, start=0, stop=stop)
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
-class _Job:
-    """One session as the lead keeps it, from request to the last rank's ``SendDone``."""
-
-    request: PrefillRequest
-    order: int
-    arrived_s: float
-    table: BlockTable | None = None
-    compute_s: float = 0.0
-    draining: set[int] = field(default_factory=set)
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        """Tokens that shall have KV: all but the prompt's last."""
-        return len(self.request.token_ids) - 1
-
-    @property
-    def num_missing_tokens(self) -> int:
-        """Tokens still to compute."""
-        return self.num_prompt_tokens - (self.table.num_tokens if self.table else 0)
-
-
 class PrefillLead:
     """Queue, blocks and step orders of a prefill replica.
 
@@ -179,9 +157,9 @@ class PrefillLead:
         self._tell_followers = tell_followers
         self._send = send
         self._clock = clock
-        self._waiting: dict[str, _Job] = {}
-        self._computing: dict[str, _Job] = {}
-        self._draining: dict[str, _Job] = {}
+        self._waiting: dict[str, Job] = {}
+        self._computing: dict[str, Job] = {}
+        self._draining: dict[str, Job] = {}
         self._next_order = 0
         self._step = 0
         self.ended = 0
@@ -211,7 +189,7 @@ class PrefillLead:
 
     def on_request(self, request: PrefillRequest) -> None:
         """Queue a session, or refuse it if this replica could never hold its prompt."""
-        job = _Job(request=request, order=self._next_order, arrived_s=self._clock.now_s())
+        job = Job(request=request, order=self._next_order, arrived_s=self._clock.now_s())
         self._next_order += 1
         capacity = self._pool.num_blocks * self._pool.block_size
         if job.num_prompt_tokens > capacity:
@@ -293,11 +271,8 @@ class PrefillLead:
             self._account(job, chunk, step_s)
 
     def _tell(self, message: Message) -> bool:
-        """Give one order to all ranks: the followers first, since this rank's own part blocks.
-
-        Returns:
-            Whether this rank took it; all ranks judge alike.
-        """
+        """Give one order to all ranks, the followers first; return whether it is taken, by all."""
+        # Followers first, since this rank's own part blocks.
         self._tell_followers(message)
         match message:
             case OpenSend():
@@ -308,7 +283,7 @@ class PrefillLead:
                 self._worker.cancel(message)
         return True
 
-    def _start(self, job: _Job) -> bool:
+    def _start(self, job: Job) -> bool:
         hit = self._full_blocks(self._pool.match(job.request.token_ids))
         needed = blocks_to_open(self._pool, hit, job.num_prompt_tokens)
         if needed > self._pool.num_free:
@@ -345,7 +320,7 @@ class PrefillLead:
         num_full = hit.num_tokens // self._pool.block_size
         return PrefixHit(hit.block_ids[:num_full], num_full * self._pool.block_size)
 
-    def _work(self, job: _Job) -> PromptWork:
+    def _work(self, job: Job) -> PromptWork:
         table = job.table
         if table is None:
             raise AssertionError("a computing session without blocks")
@@ -357,7 +332,7 @@ class PrefillLead:
             num_blocks=len(table.block_ids),
         )
 
-    def _sequence(self, job: _Job, chunk: Chunk) -> SequenceStep:
+    def _sequence(self, job: Job, chunk: Chunk) -> SequenceStep:
         stop = chunk.start + chunk.num_tokens
         blocks = job.table.block_ids if job.table is not None else []
         return SequenceStep(
@@ -366,7 +341,7 @@ class PrefillLead:
             block_ids=blocks[: blocks_for(stop, self._pool.block_size)],
         )
 
-    def _account(self, job: _Job, chunk: Chunk, step_s: float) -> None:
+    def _account(self, job: Job, chunk: Chunk, step_s: float) -> None:
         job.compute_s += step_s
         if job.table is not None:
             job.table.advance(chunk.num_tokens)
@@ -374,7 +349,7 @@ class PrefillLead:
         if not job.num_missing_tokens:
             self._finish(job)
 
-    def _finish(self, job: _Job) -> None:
+    def _finish(self, job: Job) -> None:
         """The last chunk is computed: what is left is to drain."""
         self._send(
             job.request.reply_to,
@@ -383,16 +358,18 @@ class PrefillLead:
         del self._computing[job.request.session_id]
         self._drain(job)
 
-    def _drain(self, job: _Job) -> None:
+    def _drain(self, job: Job) -> None:
         self._draining[job.request.session_id] = job
         if not job.draining:
             self.on_send_done(SendDone(session_id=job.request.session_id, rank=0))
 
     def _refuse(self, request: PrefillRequest, reason: str) -> None:
         self.ended += 1
-        self._send(
-            request.reply_to,
-            SessionFailed(
-                session_id=request.session_id, rank=0, generation=self._generation, reason=reason
-            ),
+        refused = SessionFailed(
+            session_id=request.session_id,
+            rank=0,
+            generation=self._generation,
+            reason=reason,
+            is_final=True,
         )
+        self._send(request.reply_to, refused)

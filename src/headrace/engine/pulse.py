@@ -20,6 +20,7 @@ class Pulse:
     Args:
         address: Control address minted for the pulse's own socket.
         codec: The deployment's codec.
+        host: See ``ControlSocket``.
         interval_s: Time between beats [s].
         observe: Returns the beat to send; called from the pulse's thread, must only read.
         listeners: Returns the addresses to send to; called likewise.
@@ -30,11 +31,12 @@ class Pulse:
         *,
         address: str,
         codec: Codec,
+        host: str = "",
         interval_s: float,
         observe: Callable[[], Heartbeat],
         listeners: Callable[[], Iterable[str]],
     ) -> None:
-        self._socket = ControlSocket(address, codec)
+        self._socket = ControlSocket(address, codec, host=host)
         self._interval_s = interval_s
         self._observe = observe
         self._listeners = listeners
@@ -53,11 +55,16 @@ class Pulse:
 
     def _beat(self) -> None:
         self._socket.open()
+        heard: set[str] = set()
         try:
             while not self._stop.is_set():
-                beat = self._observe()
-                for address in self._listeners():
+                beat, listeners = self._observe(), set(self._listeners())
+                for address in listeners:
                     self._socket.send(address, beat)
+                # Who listens no more may be gone, and its connection would stay for ever.
+                for address in heard - listeners:
+                    self._socket.forget(address)
+                heard = listeners
                 self._stop.wait(self._interval_s)
         finally:
             self._socket.close()

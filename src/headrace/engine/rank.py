@@ -1,19 +1,31 @@
-"""One rank from launch spec to shutdown."""
+"""One rank from launch spec to shutdown, over all generations of its replica.
+
+A generation owns the group, the regions, the sockets and every session. When the replica loses a
+rank, or the supervisor asks, all of that is closed, which is the proof that this rank will never
+write again under that generation; the weights stay, and the rank goes on under the next one.
+"""
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack
 
+import msgspec
+
 from headrace.core.codec import Codec
-from headrace.core.errors import HeadraceError, UserError
+from headrace.core.errors import HeadraceError, ReplicaError, UserError
 from headrace.core.launch import LaunchSpec
-from headrace.core.messages import Failed, Ready
+from headrace.core.messages import Broken, Failed, Ready, Reform, Shutdown
 from headrace.core.sharding import Role
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill
+from headrace.engine.kept import Kept
 from headrace.engine.loops import Loop
 from headrace.engine.parts import open_parts
 from headrace.transfer.control import ControlSocket
+
+# The supervisor answers at once; a rank that is not told anything is nobody's.
+ORDER_TIMEOUT_S = 60.0
 
 
 def run_rank(spec: LaunchSpec) -> None:
@@ -24,11 +36,19 @@ def run_rank(spec: LaunchSpec) -> None:
     Raises:
         HeadraceError: The rank could not start or go on; the supervisor has been told.
     """
-    control = ControlSocket(spec.address, Codec(bytes.fromhex(spec.key)))
+    kept = Kept.of(spec)
+    generation: int | None = spec.generation
+    while generation is not None:
+        generation = _live(msgspec.structs.replace(spec, generation=generation), kept)
+
+
+def _live(spec: LaunchSpec, kept: Kept) -> int | None:
+    """Run one generation; return the next one, or None after a shutdown."""
+    codec = Codec(bytes.fromhex(spec.key))
+    control = ControlSocket(spec.address, codec, host=spec.control_host)
     control.open()
     try:
-        with ExitStack() as stack:
-            _open(spec, control, stack).run()
+        return _run(spec, control, kept)
     except HeadraceError as error:
         _report(spec, control, error)
         raise
@@ -36,20 +56,22 @@ def run_rank(spec: LaunchSpec) -> None:
         control.close(linger_s=1.0)
 
 
-def _report(spec: LaunchSpec, control: ControlSocket, error: HeadraceError) -> None:
-    control.send(
-        spec.supervisor,
-        Failed(
-            replica=spec.replica,
-            rank=spec.rank,
-            error=str(error),
-            is_user_error=isinstance(error, UserError),
-        ),
-    )
+def _run(spec: LaunchSpec, control: ControlSocket, kept: Kept) -> int | None:
+    try:
+        with ExitStack() as stack:
+            following = _open(spec, control, stack, kept).run()
+    except ReplicaError as error:
+        if kept.loaded is None:
+            raise
+        _say_left(spec, control, error)
+        return _await_order(control)
+    if following is not None:
+        _say_left(spec, control, ReplicaError(f"{spec.name} was told to re-form"))
+    return following
 
 
-def _open(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Loop:
-    parts = open_parts(spec, control, stack)
+def _open(spec: LaunchSpec, control: ControlSocket, stack: ExitStack, kept: Kept) -> Loop:
+    parts = open_parts(spec, control, stack, kept)
     loop = build_prefill(parts, stack) if spec.role is Role.PREFILL else build_decode(parts, stack)
     control.send(
         spec.supervisor,
@@ -62,3 +84,44 @@ def _open(spec: LaunchSpec, control: ControlSocket, stack: ExitStack) -> Loop:
         ),
     )
     return loop
+
+
+def _say_left(spec: LaunchSpec, control: ControlSocket, error: ReplicaError) -> None:
+    control.send(
+        spec.supervisor,
+        Broken(
+            replica=spec.replica,
+            rank=spec.rank,
+            generation=spec.generation,
+            error=str(error),
+            address=control.address,
+        ),
+    )
+
+
+def _await_order(control: ControlSocket) -> int | None:
+    """Wait until the supervisor says how to go on: a generation, or None to shut down."""
+    deadline_s = time.monotonic() + ORDER_TIMEOUT_S
+    while (left_s := deadline_s - time.monotonic()) > 0:
+        control.wait(left_s)
+        for message in control.recv_all():
+            match message:
+                case Reform():
+                    return message.generation
+                case Shutdown():
+                    return None
+    raise ReplicaError(
+        f"no word from the supervisor for {ORDER_TIMEOUT_S:g} s after the group broke"
+    )
+
+
+def _report(spec: LaunchSpec, control: ControlSocket, error: HeadraceError) -> None:
+    control.send(
+        spec.supervisor,
+        Failed(
+            replica=spec.replica,
+            rank=spec.rank,
+            error=str(error),
+            is_user_error=isinstance(error, UserError),
+        ),
+    )

@@ -33,7 +33,9 @@ def part_counters(parts: Parts) -> dict[str, float]:
 
 def decode_counters(counters: DecodeCounters, receiving: Receiving | None) -> dict[str, float]:
     """Return what a decode or mono rank counts besides."""
-    received = receiving.counters() if receiving is not None else {}
+    received: dict[str, float] = {}
+    if receiving is not None:
+        received = {**receiving.counters(), "headrace_session_retries_total": counters.retries}
     return {
         **received,
         "headrace_steps_total": counters.steps,

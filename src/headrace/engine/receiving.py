@@ -11,26 +11,22 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
-
 from headrace.core.clock import Clock
-from headrace.core.flight import Flight, SessionWait, position
-from headrace.core.layouts import CacheLayout
+from headrace.core.flight import Flight, SessionWait, told_position
 from headrace.core.messages import (
     CancelSession,
     Heartbeat,
     Message,
     PrefillRequest,
     RegionDescriptor,
-    ReplicaInfo,
     SessionDone,
     SessionFailed,
     SessionQuiet,
     SessionStarted,
     Topology,
 )
-from headrace.core.sharding import Role, split_range
 from headrace.core.transport import Grant
+from headrace.engine.prefillers import Prefillers, source_heads
 from headrace.engine.sequence import Sequence
 from headrace.kvcache.pool import BlockPool
 from headrace.transfer.engine import TransferEngine
@@ -56,6 +52,23 @@ class _Inbound:
     quarantined: list[int]
     prefiller_s: float = 0.0
     is_quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A session that will not bring its KV.
+
+    Attributes:
+        sequence: Whose KV it was; its blocks are the session's until ``give_up``.
+        replica: Prefill replica that was asked.
+        reason: One line that names the rank at fault.
+        is_final: Another try would end alike.
+    """
+
+    sequence: Sequence
+    replica: str
+    reason: str
+    is_final: bool
 
 
 class Receiving:
@@ -97,11 +110,11 @@ class Receiving:
         self._send = send
         self._clock = clock
         self._timeout_s = timeout_s
-        self._replicas: dict[str, ReplicaInfo] = {}
+        self._prefillers = Prefillers()
         self._inbound: dict[str, _Inbound] = {}
         self._awaiting_done: dict[str, Sequence] = {}
         self._complete: list[Sequence] = []
-        self._failed: list[tuple[Sequence, str]] = []
+        self._failed: list[Failure] = []
         self._quiet: list[list[int]] = []
         self._next_session = 0
         self._num_failed = 0
@@ -113,19 +126,14 @@ class Receiving:
     # -- messages ------------------------------------------------------------------------
 
     def on_topology(self, topology: Topology) -> None:
-        """Learn which prefill replicas live; ranks that are gone will never write again."""
-        known = {each.name: each for each in topology.replicas if each.role is Role.PREFILL}
-        alive = {(each.name, rank.generation) for each in known.values() for rank in each.ranks}
-        for replica in self._replicas.values():
-            for rank in replica.ranks:
-                if (replica.name, rank.generation) not in alive:
-                    self._sessions.on_generation_dead(
-                        replica.name,
-                        rank=rank.rank,
-                        generation=rank.generation,
-                        now_s=self._clock.now_s(),
-                    )
-        self._replicas = known
+        """Learn which prefill replicas live; generations not listed will never write again."""
+        for replica, rank in self._prefillers.update(topology):
+            self._sessions.on_generation_dead(
+                replica,
+                rank=rank.rank,
+                generation=rank.generation,
+                now_s=self._clock.now_s(),
+            )
 
     def on_message(self, message: Message) -> None:
         """Take what a prefill replica says about sessions."""
@@ -146,7 +154,7 @@ class Receiving:
                     generation=message.info.generation,
                     progress=message.progress,
                     now_s=now_s,
-                    where=_where(message.counters),
+                    where=told_position(message.counters),
                 )
             case _:
                 raise AssertionError(f"{type(message).__name__} is not about sessions")
@@ -193,11 +201,11 @@ class Receiving:
 
     def can_reach(self, sequence: Sequence) -> bool:
         """Whether a prefill replica is there for the sequence."""
-        return self._replica_for(sequence) is not None
+        return self._prefillers.choose(sequence) is not None
 
     def open(self, sequence: Sequence) -> None:
         """Ask a prefill replica for the KV that the sequence lacks; its blocks are pinned."""
-        replica = self._replica_for(sequence)
+        replica = self._prefillers.choose(sequence)
         if replica is None:
             raise AssertionError("open without a replica: ask can_reach first")
         session_id = f"{self._name}-{self._next_session}"
@@ -205,7 +213,7 @@ class Receiving:
         imm = self._engine.next_imm()
         start, stop = sequence.blocks.num_tokens, len(sequence.token_ids) - 1
         owed = expected_bytes_by_source(
-            _sources(replica, self._region.layout),
+            source_heads(replica, self._region.layout),
             self._region.layout,
             start=start,
             stop=stop,
@@ -253,17 +261,20 @@ class Receiving:
             self._quiet.append(self._inbound.pop(session_id).quarantined)
             return
         self._sessions.cancel(session_id, now_s=self._clock.now_s())
-        self._send(inbound.lead, CancelSession(session_id=session_id, reply_to=self._address))
+        # A lead that is gone for good needs no word, and its address is forgotten already.
+        if self._prefillers.has_address(inbound.lead):
+            message = CancelSession(session_id=session_id, reply_to=self._address)
+            self._send(inbound.lead, message)
 
     def take_complete(self) -> list[Sequence]:
         """Return sequences whose KV became whole since the last call."""
         taken, self._complete = self._complete, []
         return taken
 
-    def take_failed(self) -> list[tuple[Sequence, str]]:
-        """Return sequences whose KV will not come, with the reason; give them up."""
+    def take_failed(self) -> list[Failure]:
+        """Return what failed since the last call and was not given up; give it up now."""
         taken, self._failed = self._failed, []
-        return [(sequence, error) for sequence, error in taken if sequence.session_id]
+        return [failure for failure in taken if failure.sequence.session_id]
 
     def release_quiet(self, pool: BlockPool) -> None:
         """Return blocks to the pool whose writers are known to be quiet."""
@@ -295,8 +306,16 @@ class Receiving:
         if event.is_deadline:
             self._on_deadline(f"session {event.session_id}: {event.reason}")
         inbound = self._inbound[event.session_id]
-        if inbound.sequence is not None:
-            self._failed.append((inbound.sequence, event.reason))
+        if inbound.sequence is None:
+            return
+        self._failed.append(
+            Failure(
+                sequence=inbound.sequence,
+                replica=inbound.sequence.ledger.prefill_replica,
+                reason=event.reason,
+                is_final=event.is_final,
+            )
+        )
 
     def _on_quiet(self, event: Quiet) -> None:
         inbound = self._inbound[event.session_id]
@@ -348,27 +367,3 @@ class Receiving:
                 writers=writers,
             ),
         )
-
-    def _replica_for(self, sequence: Sequence) -> ReplicaInfo | None:
-        """The router's choice while it lives, else any other; none if the router had none."""
-        name = sequence.submit.prefill_replica
-        if not name:
-            return None
-        return self._replicas.get(name) or next(iter(self._replicas.values()), None)
-
-
-def _sources(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]:
-    """Which heads each source rank holds; pool and block sizes do not matter here."""
-    num_heads = target.layers[0].num_kv_heads
-    held = [split_range(num_heads, replica.sharding.tp, rank.rank) for rank in replica.ranks]
-    return [
-        msgspec.structs.replace(target, first_head=heads.start, num_heads=len(heads))
-        for heads in held
-    ]
-
-
-def _where(counters: dict[str, float]) -> str:
-    """Where the sender of a heartbeat stood, in words; empty if it does not say."""
-    if "headrace_step" not in counters:
-        return ""
-    return position(int(counters["headrace_step"]), int(counters.get("headrace_layer", -1)))

@@ -53,6 +53,8 @@ class Sequence:
         session_id: Transfer session that fills the blocks, while RECEIVING.
         is_resumed: Was preempted, could not share its sister's blocks, or goes on here after the
             rank that it ran on was lost.
+        failed_replicas: Prefill replicas that did not bring its KV when they were asked.
+        is_outgrown: With its output it no longer fits a prefiller: it is computed here.
         owes_ledger: The edge has yet to hear what bringing its KV took, this time.
         admitted_s: When it last got blocks [s].
         running_s: When it last began to decode [s].
@@ -72,6 +74,8 @@ class Sequence:
     table: BlockTable | None = None
     session_id: str = ""
     is_resumed: bool = False
+    failed_replicas: set[str] = field(default_factory=set)
+    is_outgrown: bool = False
     owes_ledger: bool = True
     admitted_s: float = 0.0
     running_s: float = 0.0

@@ -7,16 +7,29 @@ from pathlib import Path
 from headrace.core.errors import ConfigError
 from headrace.core.launch import LaunchSpec
 from headrace.core.transport import Transport
+from headrace.transfer.chaos import ChaosTransport
 from headrace.transfer.shm import ShmTransport
 from headrace.transfer.tcp import TcpTransport
 
 
 def make_transport(spec: LaunchSpec) -> Transport:
-    """Return the rank's transport, not yet open.
+    """Return the rank's transport, not yet open, with whatever faults the spec asks for.
 
     Raises:
         ConfigError: The spec names one that this build does not have.
     """
+    transport = _plain_transport(spec)
+    if spec.faults.is_calm:
+        return transport
+    return ChaosTransport(
+        transport,
+        spec.faults,
+        num_ranks=spec.sharding.num_ranks,
+        name=f"{spec.name}.{spec.generation}",
+    )
+
+
+def _plain_transport(spec: LaunchSpec) -> Transport:
     match spec.transport:
         case "shm":
             return ShmTransport(

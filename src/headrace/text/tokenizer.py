@@ -15,6 +15,7 @@ from typing import Any
 import tokenizers
 
 from headrace.core.errors import CheckpointError
+from headrace.text.token_bound import max_bytes_per_token
 
 
 class Tokenizer:
@@ -24,12 +25,19 @@ class Tokenizer:
         backend: The library's tokenizer; its decoder must be byte-level.
         token_bytes: Bytes of each token by id, specials as their own text.
         special_ids: Tokens that are never part of the text.
+        max_bytes_per_token: Most bytes of text that one token stands for; 0 is unknown.
     """
 
     def __init__(
-        self, backend: tokenizers.Tokenizer, token_bytes: list[bytes], special_ids: frozenset[int]
+        self,
+        backend: tokenizers.Tokenizer,
+        token_bytes: list[bytes],
+        special_ids: frozenset[int],
+        *,
+        max_bytes_per_token: int = 0,
     ) -> None:
         self.special_ids = special_ids
+        self._max_bytes_per_token = max_bytes_per_token
         self._backend = backend
         self._token_bytes = token_bytes
 
@@ -57,7 +65,8 @@ class Tokenizer:
     def from_json(cls, text: str, *, where: str) -> Tokenizer:
         """Make a tokenizer from the text of a ``tokenizer.json``; ``where`` names it in errors."""
         try:
-            decoder = json.loads(text).get("decoder")
+            spec = json.loads(text)
+            decoder = spec.get("decoder")
         except (ValueError, AttributeError) as error:
             raise CheckpointError(f"{where}: not a JSON object (truncated?): {error}") from error
         if not _is_byte_level(decoder):
@@ -69,7 +78,10 @@ class Tokenizer:
             raise CheckpointError(f"{where}: not a readable tokenizer: {error}") from error
         added = backend.get_added_tokens_decoder()
         special_ids = frozenset(token_id for token_id, token in added.items() if token.special)
-        return cls(backend, _byte_table(backend, where), special_ids)
+        table = _byte_table(backend, where)
+        return cls(
+            backend, table, special_ids, max_bytes_per_token=max_bytes_per_token(spec, table)
+        )
 
     @property
     def vocab_size(self) -> int:
@@ -88,6 +100,10 @@ class Tokenizer:
         # leaves the event loop running. It also keeps no offsets, which nobody asks for.
         batch = self._backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         return batch[0].ids
+
+    def fewest_tokens(self, num_bytes: int) -> int:
+        """Return how few tokens a text of so many bytes can have; 0 is unknown."""
+        return -(-num_bytes // self._max_bytes_per_token) if self._max_bytes_per_token else 0
 
     def token_id(self, text: str) -> int | None:
         """Return the id of the token written exactly so (``<think>``), or None."""

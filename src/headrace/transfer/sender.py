@@ -161,7 +161,7 @@ class SendSessions:
         try:
             send.owed_bytes = self._owed_bytes(send)
         except IllegalPlanError as error:
-            self._fail(send, str(error))
+            self._fail(send, str(error), is_final=True)
             return False
         return True
 
@@ -282,7 +282,7 @@ class SendSessions:
             self._fail(send, send.fence.error())
         return True
 
-    def _fail(self, send: _Send, reason: str) -> None:
+    def _fail(self, send: _Send, reason: str, *, is_final: bool = False) -> None:
         if send.token.is_cancelled():
             return
         send.token.cancel()
@@ -292,6 +292,7 @@ class SendSessions:
             rank=self._rank,
             generation=self._generation,
             reason=reason,
+            is_final=is_final,
         )
         self._outgoing.append(Outgoing(send.quiet_to, message))
 

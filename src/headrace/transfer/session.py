@@ -170,7 +170,8 @@ class ReceiveSessions:
         """Take a rank's word that it could not do its part."""
         session = self._heard(message)
         if session is not None and session.state is SessionState.RECEIVING:
-            self._fail(session, message.rank, f"failed: {message.reason}", now_s=now_s)
+            what = f"failed: {message.reason}"
+            self._fail(session, message.rank, what, now_s=now_s, is_final=message.is_final)
 
     def on_quiet(self, message: SessionQuiet, *, now_s: float) -> None:
         """Take a rank's proof of quiet."""
@@ -296,6 +297,7 @@ class ReceiveSessions:
         *,
         now_s: float,
         is_deadline: bool = False,
+        is_final: bool = False,
     ) -> None:
         writer = session.writers[rank]
         heard = f", last heard in {writer.where}" if writer.where else ""
@@ -303,7 +305,7 @@ class ReceiveSessions:
             f"prefill rank {session.replica}.{rank} (generation {writer.generation}) {what}; "
             f"it delivered {writer.received_bytes} of {writer.expected_bytes} bytes{heard}"
         )
-        self._events.append(Failed(session.session_id, reason, rank, is_deadline))
+        self._events.append(Failed(session.session_id, reason, rank, is_deadline, is_final))
         self._stop(session, now_s)
 
     def _stop(self, session: ReceiveSession, now_s: float) -> None:

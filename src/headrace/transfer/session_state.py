@@ -23,12 +23,14 @@ class Failed(Struct, frozen=True):
         reason: One line that names the rank at fault.
         rank: The source rank at fault.
         is_deadline: Nobody said anything; time was over.
+        is_final: Another try would end alike.
     """
 
     session_id: str
     reason: str
     rank: int
     is_deadline: bool = False
+    is_final: bool = False
 
 
 class Quarantined(Struct, frozen=True):

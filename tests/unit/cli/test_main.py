@@ -12,7 +12,7 @@ from headrace.core.errors import ConfigError, ReplicaError
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 DEPLOYMENT = ["--config", "--prefill", "--decode", "--mono", "--set"]
-ENGINE = ["--transport", "--dtype", "--exact", "--no-exact", "--block-size"]
+ENGINE = ["--transport", "--key-file", "--dtype", "--exact", "--no-exact", "--block-size"]
 # The command line is a promise: this list changes together with docs/cli.md and the changelog.
 FLAGS = {
     "headrace": ["--version"],
@@ -20,8 +20,9 @@ FLAGS = {
     "headrace serve": [
         *DEPLOYMENT,
         *ENGINE,
-        *("--host", "--port", "--api-key", "--name", "--log-level"),
+        *("--host", "--port", "--api-key", "--name", "--chaos", "--log-level"),
     ],
+    "headrace agent": ["--listen", "--key-file", "--new-key", "--log-level"],
     "headrace chat": [
         *DEPLOYMENT,
         *("--url", "--api-key", "--name", "--system"),

@@ -73,3 +73,21 @@ def test_a_replay_has_pools_but_no_weights(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_as_serve_would(source: ModelSource) -> None:
     with pytest.raises(ShardingError):
         needs_of(DeploymentConfig(mono=ReplicaConfig(tp=3)), source)
+
+
+def test_ranks_on_other_hosts_ask_nothing_of_this_one(source: ModelSource) -> None:
+    alone = needs_of(DeploymentConfig(prefill=ReplicaConfig(), decode=ReplicaConfig(dp=2)), source)
+    spanning = DeploymentConfig(
+        prefill=ReplicaConfig(tp=2, hosts=("b",)),
+        decode=ReplicaConfig(dp=2),
+        hosts={"b": "10.0.0.2:7100"},
+        key_file="k",
+        transport="tcp",
+    )
+    here = needs_of(spanning, source)
+    assert (here.num_ranks, alone.num_ranks) == (2, 3)
+    assert here.weight_bytes < alone.weight_bytes
+    elsewhere = DeploymentConfig(
+        mono=ReplicaConfig(hosts=("b",)), hosts={"b": "10.0.0.2:7100"}, key_file="k"
+    )
+    assert needs_of(elsewhere, source).num_ranks == 0

@@ -4,11 +4,12 @@ import asyncio
 import logging
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from headrace.cli.running import RunningCluster, _log_line, running_cluster, to_the_end
 from headrace.cluster.rundir import SEGMENTS
-from headrace.core.errors import ReplicaError, ShardingError
+from headrace.core.errors import ConfigError, ReplicaError, ShardingError
 from headrace.core.messages import Heartbeat, Outputs, Ready, Submit, Topology
 from headrace.core.requests import SamplingParams
 from headrace.core.sharding import Role
@@ -65,6 +66,28 @@ async def test_a_lost_rank_ends_the_guarded_work_with_its_name(tmp_path):
         submit(cluster, "now die! please")
         with pytest.raises(ReplicaError, match=r"^decode0\.1 was ended by SIGKILL"):
             await cluster.guard(asyncio.Event().wait())
+
+
+async def test_a_blow_falls_on_the_rank_that_chaos_names(tmp_path):
+    config = msgspec.structs.replace(split_deployment(), chaos="kill=decode0.1@0s")
+    async with running_cluster(config, model_source(tmp_path), supervision=ANSWERING) as cluster:
+        with pytest.raises(ReplicaError, match=r"^decode0\.1 was ended by SIGKILL"):
+            await cluster.guard(asyncio.Event().wait())
+
+
+async def test_a_blow_that_no_rank_can_take_is_refused_before_anything_is_made(tmp_path):
+    config = msgspec.structs.replace(split_deployment(), chaos="stop=prefill0.7@1s")
+    cluster = RunningCluster(config, model_source(tmp_path), supervision=ANSWERING)
+    with pytest.raises(ConfigError, match=r"stop=prefill0\.7: no such rank.* decode0\.0, decode"):
+        cluster.open()
+    await cluster.stop()
+
+
+async def test_blows_that_are_still_to_come_end_with_the_cluster(tmp_path):
+    config = msgspec.structs.replace(split_deployment(), chaos="kill=decode@3600s")
+    async with running_cluster(config, model_source(tmp_path), supervision=ANSWERING):
+        before = asyncio.all_tasks()
+    assert len(asyncio.all_tasks()) < len(before)
 
 
 async def test_guarded_work_passes_its_result_and_its_own_error_on(tmp_path):

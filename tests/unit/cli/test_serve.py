@@ -63,6 +63,8 @@ def test_every_server_flag_reaches_the_config(
     serving = seen[0].serving
     assert (serving.host, serving.port, serving.model_name) == ("0.0.0.0", 9, "n")
     assert serving.api_keys == ("a", "b")
+    assert main(["serve", str(write_model(tmp_path)), "--chaos", "stop=mono@1s"]) == 0
+    assert seen[1].chaos == "stop=mono@1s"
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,9 @@ def test_every_server_flag_reaches_the_config(
     [
         (["--log-level", "loud"], "--log-level 'loud'"),
         (["--mono", "dp=3"], "ep=3 does not divide"),
+        (["--chaos", "kil=mono@1s"], "unknown key 'kil'; did you mean 'kill'?"),
+        (["--chaos", "kill=mono@1s", "--host", "0.0.0.0"], "for loopback only"),
+        (["--chaos", "kill=mono7@1s", "--port", "0"], "no such rank"),
         (["--host", "no such host", "--port", "0"], "cannot listen on no such host:0"),
     ],
 )

@@ -57,7 +57,7 @@ async def test_a_busy_port_is_refused_before_any_rank_is_started(tmp_path):
     assert events == []
 
 
-async def test_a_rank_that_dies_ends_the_server_with_its_name_and_the_stream_with_an_error(
+async def test_a_death_past_the_restarts_ends_the_server_and_the_stream_with_its_name(
     tmp_path,
 ):
     source = model_source(tmp_path)

@@ -4,55 +4,22 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from headrace.cli.environment import OTLP_VARIABLES
 from headrace.cli.traces import exported_traces, traces_url
 from headrace.core.errors import ConfigError
+from tests.support.otlp_collector import Collector, running_collector
 
 SDK = ("opentelemetry.exporter.otlp.proto.http.trace_exporter", "opentelemetry.sdk.trace")
 
 
-class Collector:
-    """An OTLP collector on a loopback port that keeps what it is sent."""
-
-    def __init__(self) -> None:
-        self.posts: list[tuple[str, ExportTraceServiceRequest]] = []
-        posts = self.posts
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers["content-length"]))
-                if self.headers.get("content-encoding") == "gzip":
-                    raise AssertionError("the exporter was not asked to compress")
-                posts.append((self.path, ExportTraceServiceRequest.FromString(body)))
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
-
-
 @pytest.fixture
 def collector() -> Iterator[Collector]:
-    collector = Collector()
-    thread = threading.Thread(target=collector.server.serve_forever)
-    thread.start()
-    try:
+    with running_collector() as collector:
         yield collector
-    finally:
-        collector.server.shutdown()
-        thread.join()
-        collector.server.server_close()
 
 
 @pytest.fixture(autouse=True)
@@ -62,31 +29,11 @@ def no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def spans_of(collector: Collector) -> list[str]:
-    return [
-        span.name
-        for _, request in collector.posts
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    ]
-
-
-def services_of(collector: Collector) -> set[str]:
-    return {
-        attribute.value.string_value
-        for _, request in collector.posts
-        for resource in request.resource_spans
-        for attribute in resource.resource.attributes
-        if attribute.key == "service.name"
-    }
-
-
 def test_spans_have_left_when_the_context_ends(collector: Collector) -> None:
     with exported_traces(collector.url) as tracer:
         tracer.start_span("one").end()
-    assert spans_of(collector) == ["one"]
-    assert services_of(collector) == {"headrace"}
+    assert [span.name for span in collector.spans()] == ["one"]
+    assert collector.services() == {"headrace"}
     assert {path for path, _ in collector.posts} == {"/v1/traces"}
 
 
@@ -97,8 +44,8 @@ def test_the_standard_variables_are_enough(
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mine")
     with exported_traces("") as tracer:
         tracer.start_span("one").end()
-    assert spans_of(collector) == ["one"]
-    assert services_of(collector) == {"mine"}
+    assert [span.name for span in collector.spans()] == ["one"]
+    assert collector.services() == {"mine"}
 
 
 def test_without_a_collector_spans_are_not_even_made() -> None:

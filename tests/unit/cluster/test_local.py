@@ -12,12 +12,16 @@ import pytest
 
 from headrace.cluster.events import RankExited
 from headrace.cluster.local import SupervisorConfig
+from headrace.cluster.replica import ReplicaBounds
+from headrace.cluster.restarts import RestartConfig
 from headrace.cluster.rundir import sweep_stale
 from headrace.core.errors import ReplicaError, UserError
 from headrace.core.messages import Failed, LoadProgress, Ready, Shutdown, Topology
 from tests.support.cluster_deployment import SEGMENTS, deployment, is_running
 from tests.support.cluster_waiting import until
 
+NO_RESTARTS = ReplicaBounds(restarts=RestartConfig(max_restarts=0))
+START = r"^prefill0\.0 \(.*\), .*, decode0\.1 \(no weights read\) not ready after 0"
 NAMES = ["prefill0.0", "prefill0.1", "decode0.0", "decode0.1"]
 
 
@@ -79,10 +83,10 @@ async def test_a_rank_that_cannot_start_is_named(base, behaviour, message):
         assert running.supervisor.pids == {}
 
 
-async def test_ranks_not_ready_in_time_are_named(base):
+async def test_ranks_not_ready_in_time_are_named_with_how_far_they_are(base):
     bounds = {"start_timeout_s": 0.2, "grace_s": 0.5}
     async with deployment(base, prefill="hang", decode="hang", **bounds) as running:
-        with pytest.raises(ReplicaError, match=r"^prefill0\.0, .*, decode0\.1 not ready after 0"):
+        with pytest.raises(ReplicaError, match=START):
             await running.supervisor.start()
         assert running.left_behind() == []
         assert running.supervisor.pids == {}
@@ -111,15 +115,15 @@ async def test_a_program_that_does_not_exist_is_a_named_error(base):
         assert running.left_behind() == []
 
 
-async def test_a_rank_that_dies_later_fails_the_deployment_by_name(base):
-    async with deployment(base) as running:
+async def test_a_rank_that_dies_later_fails_a_deployment_without_restarts_by_name(base):
+    async with deployment(base, replica=NO_RESTARTS) as running:
         supervisor = running.supervisor
         await supervisor.start()
         os.kill(supervisor.pids["decode0.0"], signal.SIGKILL)
         error = await supervisor.failure()
         assert str(error).startswith("decode0.0 was ended by SIGKILL")
         assert not supervisor.is_ready
-        (ended,) = running.heard.of(RankExited)
+        (ended, *_) = running.heard.of(RankExited)
         assert (ended.name, ended.exit_code) == ("decode0.0", -9)
         assert ended.last_lines == ("decode0.0 starts",)
         await supervisor.stop()

@@ -12,6 +12,7 @@ from headrace.core.messages import Heartbeat
 from headrace.core.sharding import Role
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill
+from headrace.engine.kept import Kept
 from headrace.engine.parts import open_parts
 from headrace.transfer.control import ControlSocket
 from tests.support.checkpoints import TinyModel, write_checkpoint
@@ -32,7 +33,7 @@ def test_an_idle_rank_beats_with_all_blocks_free(tmp_path: Path, role: Role, bui
     supervisor.open()
     with ExitStack() as stack:
         stack.callback(supervisor.close)
-        parts = open_parts(spec, Outbox(), stack)
+        parts = open_parts(spec, Outbox(), stack, Kept.of(spec))
         build(parts, stack)  # type: ignore[operator]
         assert supervisor.wait(TIMEOUT_S)
         beat = next(one for one in supervisor.recv_all() if isinstance(one, Heartbeat))

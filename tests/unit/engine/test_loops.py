@@ -15,6 +15,7 @@ from headrace.core.messages import (
     CancelSession,
     Message,
     RankInfo,
+    Reform,
     ReplicaInfo,
     SendDone,
     SessionQuiet,
@@ -26,6 +27,7 @@ from headrace.core.sharding import Role, Sharding
 from headrace.engine.flight_log import FlightLog
 from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import IDLE_WAKE_S, DecodeLoop, PrefillLoop
+from headrace.engine.orders import Orders
 from headrace.kvcache.pool import BlockPool
 from tests.support.engine_world import ManualClock, World
 
@@ -36,9 +38,14 @@ class ScriptedControl:
     def __init__(self, *batches: list[Message]) -> None:
         self._batches = [*batches, [Shutdown()]]
         self.waits: list[float] = []
+        self.forgotten: list[str] = []
+        self.world: World | None = None
 
     def recv_all(self) -> list[Message]:
         return self._batches.pop(0) if self._batches else []
+
+    def forget(self, address: str) -> None:
+        self.forgotten.append(address)
 
     def wait(self, timeout_s: float, *filenos: int) -> bool:
         self.waits.append(timeout_s)
@@ -79,9 +86,11 @@ def decode_loop(
     group: Any = None,
     flight: FlightLog | None = None,
 ) -> DecodeLoop:
-    world = World(tp=0)
+    # A world that nobody holds closes its transport, whenever the collector comes by.
+    control.world = world = World(tp=0)
     return DecodeLoop(
         rank=rank,  # type: ignore[arg-type]
+        orders=Orders(generation=1),
         control=control,  # type: ignore[arg-type]
         lockstep=Lockstep(group or SingleGroup(), lambda step: None),
         receiving=receiving,  # type: ignore[arg-type]
@@ -151,7 +160,7 @@ class LeavingGroup(SingleGroup):
 def test_peers_that_left_are_no_error_once_this_rank_is_told_to_stop() -> None:
     rank = Recorder()
     rank.wants_step = True
-    decode_loop(ScriptedControl([]), rank, None, LeavingGroup()).run()
+    assert decode_loop(ScriptedControl([]), rank, None, LeavingGroup()).run() is None
     with pytest.raises(ReplicaError, match="rank 1 left"):
         decode_loop(ScriptedControl([], [], []), rank, None, LeavingGroup()).run()
 
@@ -168,11 +177,13 @@ def test_a_broken_group_is_explained_and_recorded(tmp_path: Path) -> None:
 
 
 def prefill_loop(control: ScriptedControl, worker: Recorder, lead: Recorder | None) -> PrefillLoop:
+    control.world = world = World(tp=0)
     return PrefillLoop(
         worker=worker,  # type: ignore[arg-type]
         lead=lead,  # type: ignore[arg-type]
+        orders=Orders(generation=1),
         control=control,  # type: ignore[arg-type]
-        engine=World(tp=0).transfer,
+        engine=world.transfer,
     )
 
 
@@ -203,3 +214,13 @@ def test_decoders_that_are_gone_are_forgotten() -> None:
     assert ("forget_peer", "a") in worker.calls
     assert ("forget_peer", "a") in lead.calls
     assert ("forget_peer", "b") not in worker.calls
+    assert control.forgotten == ["a"]
+
+
+def test_a_rank_told_to_re_form_names_the_generation_even_when_its_group_broke() -> None:
+    reform = Reform(generation=2)
+    assert prefill_loop(ScriptedControl([reform]), Recorder(), Recorder()).run() == 2
+    rank = Recorder()
+    rank.wants_step = True
+    loop = decode_loop(ScriptedControl([], [reform]), rank, None, LeavingGroup())
+    assert loop.run() == 2

@@ -5,13 +5,16 @@ from __future__ import annotations
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.launch import LaunchSpec
 from headrace.core.messages import LoadProgress, Wake
 from headrace.core.sharding import Role
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill
+from headrace.engine.kept import Kept
 from headrace.engine.loops import DecodeLoop, PrefillLoop
 from headrace.engine.parts import Parts, open_parts
 from tests.support.checkpoints import TinyModel, write_checkpoint
@@ -39,7 +42,7 @@ def test_what_a_rank_opens_is_gone_when_it_closes(
     spec = make_spec(folder, tmp_path, role)
     outbox = Outbox()
     with ExitStack() as stack:
-        parts = open_parts(spec, outbox, stack)
+        parts = open_parts(spec, outbox, stack, Kept.of(spec))
         loop = build(parts, stack)  # type: ignore[operator]
         assert isinstance(loop, kind)
         assert segments(spec) != []
@@ -49,6 +52,19 @@ def test_what_a_rank_opens_is_gone_when_it_closes(
     assert all(isinstance(message, LoadProgress) for _, message in outbox.sent)
 
 
+def test_a_rank_with_faults_counts_them_and_leaves_nothing_either(
+    folder: Path, tmp_path: Path
+) -> None:
+    spec = msgspec.structs.replace(
+        make_spec(folder, tmp_path, Role.DECODE), faults=WriteFaults(delay_s=0.01)
+    )
+    with ExitStack() as stack:
+        parts = open_parts(spec, Outbox(), stack, Kept.of(spec))
+        assert "headrace_transfer_chaos_held_writes_total" in parts.transfer.counters()
+    assert segments(spec) == []
+    assert list(tmp_path.iterdir()) == []
+
+
 def segments(spec: LaunchSpec) -> list[str]:
     return [p.name for p in Path("/dev/shm").iterdir() if p.name.startswith(spec.deployment_id)]
 
@@ -56,7 +72,7 @@ def segments(spec: LaunchSpec) -> list[str]:
 def test_peers_are_all_other_ranks_of_the_replica(folder: Path, tmp_path: Path) -> None:
     spec = make_spec(folder, tmp_path, Role.PREFILL)
     with ExitStack() as stack:
-        parts = open_parts(spec, Outbox(), stack)
+        parts = open_parts(spec, Outbox(), stack, Kept.of(spec))
         outbox = Outbox()
         wide = Parts(
             **{
@@ -73,4 +89,5 @@ def test_peers_are_all_other_ranks_of_the_replica(folder: Path, tmp_path: Path) 
     assert [address for address, _ in outbox.sent] == [
         f"ipc://{tmp_path}/prefill0.{rank}.1.ctl" for rank in (1, 2)
     ]
-    assert wide.peer_address(0) == spec.address == wide.info.address
+    assert wide.peer_address(0) == spec.address
+    assert wide.info.address == outbox.address

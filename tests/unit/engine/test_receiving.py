@@ -19,15 +19,62 @@ def pump(world: World, seconds: float, *, prefill: bool = True) -> None:
         world.turn(seconds=1.0, prefill=prefill)
 
 
-def test_a_lost_push_ends_the_request_with_the_rank_named_inside_its_deadline() -> None:
+def test_a_lost_push_is_tried_again_and_in_the_end_the_rank_is_named() -> None:
     world = World(tp=2, network_script=NetworkScript(losing_ranks={1}))
     request = world.submit(PROMPT, deadline_s=10.0)
     pump(world, 12)
+    assert world.num_ended(request) == 0
+    # Each of three tries has the deadline to itself.
+    pump(world, 24)
     end = world.last(request)
     assert end.finish_reason is FinishReason.ERROR
     assert "prefill.1" in end.error
+    assert end.error.endswith("(tried 3 times)")
+    assert end.ledger is not None
+    assert (end.ledger.num_retries, end.ledger.num_sessions) == (2, 3)
     world.settle()
     world.check_idle()
+
+
+def test_a_push_lost_once_costs_time_and_nothing_else() -> None:
+    undisturbed = World(tp=2)
+    expected = undisturbed.submit(PROMPT)
+    undisturbed.run(expected)
+    world = World(tp=2, network_script=NetworkScript(losing_ranks={0}))
+    request = world.submit(PROMPT, deadline_s=10.0)
+    pump(world, 5)
+    world.network.script.losing_ranks.clear()
+    pump(world, 10)
+    world.run(request)
+    assert world.tokens(request) == undisturbed.tokens(expected)
+    ledger = world.last(request).ledger
+    assert ledger is not None
+    assert (ledger.num_retries, ledger.transferred_tokens) == (1, len(PROMPT) - 1)
+    world.check_idle()
+
+
+def test_a_request_aborted_between_two_tries_leaves_nothing() -> None:
+    world = World(tp=2, network_script=NetworkScript(losing_ranks={1}))
+    request = world.submit(PROMPT, deadline_s=10.0)
+    pump(world, 15)
+    world.abort(request)
+    world.settle()
+    world.check_idle()
+
+
+def test_a_replica_that_dies_is_asked_again_once_it_is_back_and_not_before() -> None:
+    world = World(tp=2)
+    request = world.submit(PROMPT)
+    world.turn(prefill=False)
+    world.announce(with_prefill=False)
+    world.turn(prefill=False)
+    # With no prefiller alive the decode rank computes the prompt itself, and says so.
+    world.run(request)
+    ledger = world.last(request).ledger
+    assert ledger is not None
+    assert (ledger.num_retries, ledger.computed_tokens) == (1, len(PROMPT))
+    assert world.rank.counters.local_prefills == 1
+    assert world.pool.is_idle
 
 
 def test_a_deadline_is_told_with_where_the_late_rank_was_last_heard() -> None:
@@ -38,17 +85,17 @@ def test_a_deadline_is_told_with_where_the_late_rank_was_last_heard() -> None:
     world.submit(PROMPT, deadline_s=5.0)
     world.turn(prefill=False)
     world.heartbeat(0, progress=1, headrace_step=12, headrace_layer=3)
-    pump(world, 15, prefill=False)
+    pump(world, 6, prefill=False)
     (line,) = told
     assert line.startswith("session decode.1-0: prefill rank prefill.0 (generation 1) made no")
     assert line.endswith("last heard in step 12, layer 3")
-    assert [wait.session_id for wait in world.receiving.waits()] == ["decode.1-0"]
+    assert [wait.session_id for wait in world.receiving.waits()] == ["decode.1-0", "decode.1-1"]
 
 
-def test_a_post_that_fails_ends_the_request_with_the_rank_named() -> None:
+def test_a_post_that_fails_every_time_ends_the_request_with_the_rank_named() -> None:
     world = World(tp=2, network_script=NetworkScript(failing_ranks={1}))
     request = world.submit(PROMPT)
-    pump(world, 3)
+    pump(world, 12)
     assert "prefill.1" in world.last(request).error
     world.settle()
     world.check_idle()
@@ -68,9 +115,9 @@ def test_a_peers_long_queue_is_no_reason_to_give_up() -> None:
 def test_silence_of_the_whole_replica_ends_the_request_and_quarantines_its_blocks() -> None:
     world = World(tp=2)
     request = world.submit(PROMPT, deadline_s=5.0)
-    pump(world, 15, prefill=False)
+    pump(world, 25, prefill=False)
     assert world.last(request).finish_reason is FinishReason.ERROR
-    assert world.pool.num_quarantined == 3
+    assert world.pool.num_quarantined == 3 * 3, "three tries, none of whose writers was heard"
     world.announce(with_prefill=False)  # the replica is known to be dead
     world.turn(prefill=False)
     assert world.pool.num_quarantined == 0
@@ -119,6 +166,29 @@ def test_the_kv_received_is_the_kv_computed() -> None:
     world.backend.run = spy  # type: ignore[method-assign]
     world.run(world.submit([200, 3, 77, *PROMPT], max_tokens=1))
     assert seen == [[200, 3, 77, *PROMPT][:-1]]
+
+
+def test_blocks_come_back_when_one_rank_of_the_replica_died_and_the_other_lives() -> None:
+    world = World(tp=2)
+    assert world.receiving is not None
+    request = world.submit(PROMPT)
+    world.turn(prefill=False)
+    world.announce(ranks=(0,), is_up=False)
+    world.turn(prefill=False)
+    assert world.pool.num_quarantined == 3, "rank 0 may still write"
+    world.announce(ranks=(), is_up=False)
+    world.run(request)
+    assert world.pool.num_quarantined == 0
+    assert world.pool.is_idle
+
+
+def test_a_lead_that_is_gone_is_not_spoken_to_any_more() -> None:
+    world = World(tp=1)
+    world.submit(PROMPT)
+    world.turn(prefill=False)
+    world.announce(with_prefill=False)
+    world.turn(prefill=False)
+    assert not [to for to, message in world.sent if isinstance(message, CancelSession)]
 
 
 def test_session_and_immediate_ids_owe_nothing_to_the_clients_id() -> None:

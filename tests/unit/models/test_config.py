@@ -87,6 +87,9 @@ def test_cache_schema_has_an_entry_a_layer() -> None:
     ("changes", "words"),
     [
         ({"architectures": ["LlamaForCausalLM"]}, ("LlamaForCausalLM", "Qwen3MoeForCausalLM")),
+        # Layers of recurrent state: no transfer plan, no cache layout knows them.
+        ({"architectures": ["Qwen3NextForCausalLM"]}, ("Qwen3NextForCausalLM", "supported are")),
+        ({"layer_types": ["full_attention", "linear_attention"]}, ("full_attention",)),
         ({"architectures": None, "model_type": "gpt2"}, ("gpt2", "Qwen3ForCausalLM")),
         ({"text_config": {}}, ("text_config", "text-only")),
         ({"quantization_config": {"quant_method": "fp8"}}, ("fp8", "not here yet")),

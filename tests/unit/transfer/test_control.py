@@ -192,3 +192,74 @@ async def test_closing_ends_a_pending_receive(tmp_path: Path) -> None:
     edge.close()
     with pytest.raises(asyncio.CancelledError):
         await asyncio.wait_for(waiting, PATIENCE_S)
+
+
+@pytest.fixture
+def spanning(tmp_path: Path) -> Iterator[tuple[ControlSocket, ControlSocket]]:
+    sockets = [ControlSocket(address(tmp_path, name), CODEC, host="127.0.0.1") for name in "ab"]
+    for one in sockets:
+        one.open()
+    yield sockets[0], sockets[1]
+    for one in sockets:
+        one.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_between_hosts_a_socket_is_reached_at_a_port_and_at_home_by_its_path(
+    spanning: tuple[ControlSocket, ControlSocket], tmp_path: Path
+) -> None:
+    a, b = spanning
+    assert b.address.startswith("tcp://127.0.0.1:")
+    for n in range(500):
+        assert a.send(b.address, abort(n))
+    assert receive(b, 500) == [abort(n) for n in range(500)]
+    a.send(address(tmp_path, "b"), abort(7))
+    assert receive(b, 1) == [abort(7)]
+
+
+def test_between_hosts_more_can_be_sent_than_a_queue_holds_while_the_peer_takes_it(
+    spanning: tuple[ControlSocket, ControlSocket],
+) -> None:
+    a, b = spanning
+    found: list[Message] = []
+    for n in range(2 * MAX_QUEUED):
+        while not a.send(b.address, abort(n)):
+            found += receive(b, 1)
+    found += receive(b, 2 * MAX_QUEUED - len(found))
+    assert found == [abort(n) for n in range(2 * MAX_QUEUED)]
+
+
+def test_a_frame_without_a_link_is_not_taken_between_hosts(
+    spanning: tuple[ControlSocket, ControlSocket],
+) -> None:
+    a, _ = spanning
+    with zmq.Context() as context, context.socket(zmq.DEALER) as raw:
+        raw.connect(a.address)
+        raw.send(CODEC.encode(Shutdown()))
+        raw.send_multipart([b"", CODEC.encode(Shutdown())])
+        while a.counters()["headrace_control_bad_frames_total"] < 2:
+            assert a.wait(PATIENCE_S)
+            assert a.recv_all() == []
+
+
+async def test_a_loop_receives_and_sends_between_hosts(tmp_path: Path) -> None:
+    edge = AsyncControlSocket(address(tmp_path, "edge"), CODEC, host="127.0.0.1")
+    edge.open()
+    rank = ControlSocket(address(tmp_path, "rank"), CODEC, host="127.0.0.1")
+    rank.open()
+    waiting = asyncio.ensure_future(edge.recv())
+    await asyncio.sleep(0)
+    for n in range(300):
+        rank.send(edge.address, abort(n))
+    assert await asyncio.wait_for(waiting, PATIENCE_S) == abort(0)
+    for n in range(1, 300):
+        assert await asyncio.wait_for(edge.recv(), PATIENCE_S) == abort(n)
+    assert edge.send(rank.address, abort(1))
+    assert receive(rank, 1) == [abort(1)]
+    waiting = asyncio.ensure_future(edge.recv())
+    await asyncio.sleep(0)
+    edge.close()
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.wait_for(waiting, PATIENCE_S)
+    rank.close()
+    assert list(tmp_path.iterdir()) == []

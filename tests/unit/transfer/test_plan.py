@@ -156,6 +156,30 @@ def test_replicated_heads_cover_the_destination_once() -> None:
     run_plan(plan, TruthfulKv(schemas, 128))
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 128), (0, 81), (37, 81), (64, 65)])
+@pytest.mark.parametrize(("source", "target"), [(16, 64), (64, 16)])
+def test_blocks_of_other_sizes_are_remapped_layer_by_layer(
+    source: int, target: int, start: int, stop: int
+) -> None:
+    # Layers of unequal sizes: nothing may be computed from the first one.
+    schemas = [make_schema(4, dim, "bfloat16") for dim in (8, 2, 6)]
+    sides = []
+    for size, ranks in ((source, 2), (target, 1)):
+        need = 128 // size
+        layouts = split_layouts(ranks, schemas=schemas, num_blocks=need + 1, block_size=size)
+        sides.append((layouts, list(range(need, 0, -1))))
+    plan = plan_transfer(
+        sources=sides[0][0],
+        targets=sides[1][0],
+        source_blocks=sides[0][1],
+        target_blocks=sides[1][1],
+        start=start,
+        stop=stop,
+        seed=5,
+    ).prove()
+    run_plan(plan, TruthfulKv(schemas, stop))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_block_ids_that_run_on_become_one_write_per_head(seed: int) -> None:
     (source,) = split_layouts(1, num_blocks=9)

@@ -111,6 +111,26 @@ def test_work_on_other_requests_extends_the_wait_only_while_ours_may_be_queued(
     assert receiver.sessions.next_deadline_s() == 23.0
 
 
+def test_sessions_expire_each_at_its_own_time_whatever_the_others_do(receiver: Receiver) -> None:
+    """One that is renewed must not hide those behind it."""
+    renewed = receiver.open("A", {0: 100}, now_s=0.0)
+    receiver.open("B", {0: 100}, now_s=1.0)
+    receiver.open("C", {0: 100}, now_s=2.0)
+    failed, freed = [], []
+    for now_s in (9.0, 10.0, 10.9, 11.0, 11.9, 12.0, 18.9):
+        if now_s == 9.0:
+            receiver.arrive(renewed, 0, 50, now_s=now_s)
+        receiver.sessions.tick(now_s)
+        failed += [(one.session_id, now_s) for one in receiver.sessions.take_events()]
+        for session_id, _ in failed:
+            receiver.quiet(session_id, 0)
+        freed += [(one.session_id, now_s) for one in receiver.sessions.take_events()]
+    assert failed == freed == [("B", 11.0), ("C", 12.0)]
+    assert len(receiver.sessions) == 1
+    receiver.arrive(renewed, 0, 50, now_s=18.9)
+    assert receiver.sessions.take_events() == [Complete("A", 100)]
+
+
 def test_after_the_last_chunk_only_bytes_are_progress(receiver: Receiver) -> None:
     receiver.open("s", {0: 100})
     receiver.sessions.on_done("s", now_s=2.0)

@@ -29,11 +29,12 @@ from headrace.serving.openai.errors import (
 from headrace.serving.openai.exposition import CONTENT_TYPE, render
 from headrace.serving.openai.gate import Gate
 from headrace.serving.openai.inbox import Inbox
+from headrace.serving.openai.lengths import longest_prompt, resolve_max_tokens
 from headrace.serving.openai.metrics import ServingMetrics
 from headrace.serving.openai.options import AnswerOptions
 from headrace.serving.openai.parse import parse_body, read_body
 from headrace.serving.openai.ports import ChatTemplate, Tokenizer
-from headrace.serving.openai.prompts import chat_prompt, completion_prompts, resolve_max_tokens
+from headrace.serving.openai.prompts import chat_prompt, completion_prompts
 from headrace.serving.openai.sampling import num_choices, sampling_params
 from headrace.serving.openai.tracing import RequestTrace
 from headrace.serving.openai.unsupported import refuse_unsupported
@@ -135,24 +136,40 @@ class _Routes:
 
     async def chat(self, request: Request) -> Response:
         front, arrived_ns = self._front, time.time_ns()
-        body = parse_body(await self._read(request), ChatBody)
+        data = await self._read(request)
+        body = parse_body(data, ChatBody)
         self._check_model(body.model)
         refuse_unsupported(body)
-        prompt = await chat_prompt(body, front.template, front.tokenizer, config=front.config)
+        prompt = await chat_prompt(
+            body,
+            front.template,
+            front.tokenizer,
+            longest=self._longest_prompt(),
+            in_thread=len(data) > front.config.executor_bytes,
+        )
         return self._generate(body, [prompt], request, arrived_ns)
 
     async def completions(self, request: Request) -> Response:
         front, arrived_ns = self._front, time.time_ns()
-        body = parse_body(await self._read(request), CompletionBody)
+        data = await self._read(request)
+        body = parse_body(data, CompletionBody)
         self._check_model(body.model)
         refuse_unsupported(body)
         prompts = await completion_prompts(
-            body, front.tokenizer, config=front.config, vocab_size=front.model.vocab_size
+            body,
+            front.tokenizer,
+            vocab_size=front.model.vocab_size,
+            longest=self._longest_prompt(),
+            in_thread=len(data) > front.config.executor_bytes,
         )
         return self._generate(body, prompts, request, arrived_ns)
 
     async def _read(self, request: Request) -> bytes:
         return await read_body(request, max_bytes=self._front.config.max_body_mib << 20)
+
+    def _longest_prompt(self) -> int:
+        front = self._front
+        return longest_prompt(front.model, front.fleet.limits(), front.config)
 
     def _generate(
         self,

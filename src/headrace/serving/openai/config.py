@@ -25,7 +25,7 @@ class ServingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         max_choices: Sequences of one HTTP request at most (prompts times ``n``).
         max_backlog: Outputs of one request that may wait for a slow reader before it is aborted.
         max_prompt_tokens: Longest prompt [tokens]; 0 takes the replicas' limit.
-        executor_chars: Prompts longer than this are tokenized in a worker thread [characters].
+        executor_bytes: Bodies longer than this are tokenized in a worker thread [bytes].
         deadline_s: Transfer time without progress after which a request is given up, and longest
             wait of a request that lost its decode rank for a replica to be up [s].
         max_retries: Times that a request is begun again after a rank was lost; then it ends with
@@ -45,7 +45,7 @@ class ServingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_choices: int = 128
     max_backlog: int = 16384
     max_prompt_tokens: int = 0
-    executor_chars: int = 8192
+    executor_bytes: int = 8192
     deadline_s: float = 30.0
     max_retries: int = 2
     shutdown_s: float = 3.0

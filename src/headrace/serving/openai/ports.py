@@ -15,6 +15,10 @@ class Tokenizer(Protocol):
         """Return the ids of ``text``; special tokens written in it are recognised."""
         ...
 
+    def fewest_tokens(self, num_bytes: int) -> int:
+        """Return how few tokens a text of so many bytes can have; 0 is unknown."""
+        ...
+
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of a whole sequence at once."""
         ...

@@ -8,11 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from headrace.core.errors import RequestError
-from headrace.serving.fleet import Limits
 from headrace.serving.openai.bodies import ChatBody, CompletionBody
-from headrace.serving.openai.config import ServedModel, ServingConfig
+from headrace.serving.openai.lengths import check_text
 from headrace.serving.openai.ports import ChatTemplate, Tokenizer
-from headrace.serving.openai.sampling import asked_max_tokens
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 Prompt = str | list[int]
@@ -20,12 +18,25 @@ T = TypeVar("T")
 
 
 async def chat_prompt(
-    body: ChatBody, template: ChatTemplate, tokenizer: Tokenizer, *, config: ServingConfig
+    body: ChatBody,
+    template: ChatTemplate,
+    tokenizer: Tokenizer,
+    *,
+    longest: int = 0,
+    in_thread: bool = False,
 ) -> list[int]:
     """Render ``body``'s messages and tokenize them.
 
+    Args:
+        body: The request.
+        template: Messages to text.
+        tokenizer: Text to ids.
+        longest: Most tokens of a prompt; 0 knows no limit.
+        in_thread: Do the work in a worker thread.
+
     Raises:
-        RequestError: A message of the wrong shape, or one that the template refuses.
+        RequestError: A message of the wrong shape, one that the template refuses, or a prompt
+            that cannot fit.
     """
     messages = [plain_message(message, i) for i, message in enumerate(body.messages)]
     if not messages:
@@ -39,43 +50,42 @@ async def chat_prompt(
             add_generation_prompt=body.add_generation_prompt is not False,
             variables=body.chat_template_kwargs,
         )
+        check_text(text, tokenizer, longest=longest, param="messages")
         return tokenizer.encode(text)
 
-    size = sum(len(str(message.get("content") or "")) for message in messages)
-    return await _maybe_in_thread(run, size=size, limit=config.executor_chars)
+    return await _run(run, in_thread=in_thread)
 
 
 async def completion_prompts(
-    body: CompletionBody, tokenizer: Tokenizer, *, config: ServingConfig, vocab_size: int
+    body: CompletionBody,
+    tokenizer: Tokenizer,
+    *,
+    vocab_size: int,
+    longest: int = 0,
+    in_thread: bool = False,
 ) -> list[list[int]]:
-    """Return the ids of every prompt of ``body``, in order.
+    """Return the ids of every prompt of ``body``, in order; arguments as in ``chat_prompt``.
 
     Raises:
-        RequestError: An empty list, mixed kinds, or an id outside the vocabulary.
+        RequestError: An empty list, mixed kinds, an id outside the vocabulary, or a prompt that
+            cannot fit.
     """
     prompts = split_prompts(body.prompt)
-    for prompt in prompts:
-        if not isinstance(prompt, str):
-            _check_ids(prompt, vocab_size)
-    size = sum(len(prompt) for prompt in prompts if isinstance(prompt, str))
 
     def ids(prompt: Prompt) -> list[int]:
+        if not isinstance(prompt, str):
+            _check_ids(prompt, vocab_size)
+            return prompt
+        check_text(prompt, tokenizer, longest=longest, param="prompt")
         # A chat template writes its own BOS; a plain prompt gets what the tokenizer adds.
-        if isinstance(prompt, str):
-            return tokenizer.encode(prompt, add_special_tokens=True)
-        return prompt
+        return tokenizer.encode(prompt, add_special_tokens=True)
 
-    def run() -> list[list[int]]:
-        return [ids(prompt) for prompt in prompts]
-
-    return await _maybe_in_thread(run, size=size, limit=config.executor_chars)
+    return await _run(lambda: [ids(prompt) for prompt in prompts], in_thread=in_thread)
 
 
-async def _maybe_in_thread(work: Callable[[], T], *, size: int, limit: int) -> T:
+async def _run(work: Callable[[], T], *, in_thread: bool) -> T:
     # A hop to a thread costs more than a short text; a long one would hold up every stream.
-    if size <= limit:
-        return work()
-    return await asyncio.to_thread(work)
+    return await asyncio.to_thread(work) if in_thread else work()
 
 
 def split_prompts(prompt: str | list[str | int | list[int]]) -> list[Prompt]:
@@ -175,50 +185,3 @@ def _arguments(arguments: Any) -> Any:
         # What a model once wrote need not be JSON; the template gets it as it is.
         return arguments
     return parsed if isinstance(parsed, dict) else arguments
-
-
-def resolve_max_tokens(
-    body: ChatBody | CompletionBody,
-    prompt_tokens: int,
-    *,
-    model: ServedModel,
-    limits: Limits,
-    config: ServingConfig,
-) -> int:
-    """Return the output limit of one prompt, which always fits the context.
-
-    Chat without a limit may fill the context; completions without one get OpenAI's 16.
-
-    Raises:
-        RequestError: Code ``context_length_exceeded``: the prompt, or prompt plus output, is too
-            long; or the prompt is empty.
-    """
-    param = "messages" if isinstance(body, ChatBody) else "prompt"
-    if prompt_tokens < 1:
-        raise RequestError(f"{param}: expected at least one token, came none", param=param)
-    context = _least(model.max_model_tokens, limits.max_request_tokens)
-    longest = _least(config.max_prompt_tokens, limits.max_prompt_tokens, context and context - 1)
-    if longest and prompt_tokens > longest:
-        raise RequestError(
-            f"the prompt has {prompt_tokens} tokens: the longest that this deployment takes is "
-            f"{longest} (context {context or 'unknown'}, one token left for output); shorten it",
-            param=param,
-            code="context_length_exceeded",
-        )
-    name, asked = asked_max_tokens(body)
-    room = context - prompt_tokens if context else 16
-    if asked is None:
-        return room if isinstance(body, ChatBody) else min(room, 16)
-    if context and asked > room:
-        raise RequestError(
-            f"{prompt_tokens} prompt tokens and {name}={asked} make {prompt_tokens + asked} "
-            f"tokens: the context has {context}; ask for at most {room}",
-            param=name,
-            code="context_length_exceeded",
-        )
-    return asked
-
-
-def _least(*limits: int) -> int:
-    """Return the smallest limit that is set (above 0), or 0."""
-    return min((limit for limit in limits if limit > 0), default=0)

@@ -83,9 +83,10 @@ class RequestTrace:
         if output.ledger is None:
             return
         self._num_output_tokens += output.ledger.output_tokens
-        start_ns = self._submitted_ns
+        start_ns, now_ns = self._submitted_ns, self._now_ns()
         for stage in stages(output.ledger):
-            end_ns = start_ns + round(stage.seconds * NS_PER_S)
+            # The prefiller's last step may end after its last byte came: never past the end itself.
+            end_ns = min(start_ns + round(stage.seconds * NS_PER_S), now_ns)
             attributes = {"headrace.choice": index, **stage.attributes}
             self._child(stage.name, start_ns, end_ns, attributes)
             start_ns = end_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from headrace.core.flight import told_position
 from headrace.core.messages import Heartbeat
 from headrace.serving.router.choice import Health
 from headrace.serving.router.config import RegistryConfig
@@ -51,9 +52,9 @@ class RankSigns(Struct):
         if self.beat is None:
             return "has not been heard yet"
         if silent_s > config.late_s:
-            return f"has been silent for {silent_s:.1f} s"
+            return f"has been silent for {silent_s:.1f} s{self._where}"
         if self._is_awaited and standing_s > config.stuck_s:
-            return f"has made no progress for {standing_s:.1f} s with requests waiting"
+            return f"has made no progress for {standing_s:.1f} s with requests waiting{self._where}"
         return ""
 
     def health(self, now_s: float, config: RegistryConfig) -> Health:
@@ -61,6 +62,12 @@ class RankSigns(Struct):
         if now_s - self.heard_s > config.dead_s:
             return Health.DEAD
         return Health.LATE if self.fault(now_s, config) else Health.GOOD
+
+    @property
+    def _where(self) -> str:
+        """Where the last heartbeat came from, as the end of a sentence."""
+        position = told_position(self.beat.counters) if self.beat is not None else ""
+        return f", last heard in {position}" if position else ""
 
     @property
     def _is_awaited(self) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -214,6 +215,40 @@ async def test_a_prompt_over_the_limit_is_refused_before_it_is_sent() -> None:
     stack.registry.on_message(ready("prefill0", 0, max_tokens=40))
     assert (await stack.complete("a" * 41)).status_code == 400
     assert len(stack.engine.submits) == 1
+
+
+@pytest.mark.parametrize("size", [10, 1000], ids=["short", "long"])
+async def test_long_bodies_are_tokenized_off_the_event_loop(
+    size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, threads = make_stack(executor_bytes=500), set()
+    encode = stack.front.tokenizer.encode
+
+    def noting(text: str, **options: Any) -> list[int]:
+        threads.add(threading.get_ident())
+        return encode(text[:10], **options)
+
+    monkeypatch.setattr(stack.front.tokenizer, "encode", noting)
+    monkeypatch.setattr(stack.front.tokenizer, "fewest_tokens", lambda _: 0)
+    for asked in (stack.chat("a" * size), stack.complete("a" * size)):
+        assert (await asked).status_code == 200
+    assert (threading.get_ident() in threads) is (size == 10)
+
+
+@pytest.mark.parametrize("limit", [0, 8], ids=["context", "prefiller"])
+async def test_what_cannot_fit_by_its_bytes_is_refused_without_tokenizing(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack = make_stack()
+    if limit:
+        stack.registry.on_message(ready("prefill0", 0, max_tokens=limit))
+    monkeypatch.setattr(stack.front.tokenizer, "encode", lambda *_, **__: pytest.fail("tokenized"))
+    for asked in (stack.chat("a" * 512), stack.complete("a" * 512)):
+        answer = await asked
+        assert answer.status_code == 400
+        assert answer.json()["error"]["code"] == "context_length_exceeded"
+        assert "bytes, which are at least" in answer.json()["error"]["message"]
+    assert stack.engine.submits == []
 
 
 async def test_a_body_over_the_limit_is_refused() -> None:

@@ -6,14 +6,17 @@ import re
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from headrace.core.chaos import WriteFaults
 from headrace.core.codec import Codec
 from headrace.core.messages import Heartbeat
 from headrace.core.sharding import Role
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill
+from headrace.engine.kept import Kept
 from headrace.engine.parts import open_parts
 from headrace.serving.openai.exposition import render
 from headrace.transfer.control import ControlSocket
@@ -30,12 +33,14 @@ def first_beat(run_dir: Path, folder: Path, role: Role) -> Heartbeat:
     """Return what a real rank of ``role`` says of itself when it begins."""
     build = build_prefill if role is Role.PREFILL else build_decode
     run_dir.mkdir()
-    spec = make_spec(folder, run_dir, role)
+    # With faults on purpose, so that what counts them is there.
+    faults = WriteFaults(delay_s=0.001)
+    spec = msgspec.structs.replace(make_spec(folder, run_dir, role), faults=faults)
     supervisor = ControlSocket(spec.supervisor, Codec(bytes(16)))
     supervisor.open()
     with ExitStack() as stack:
         stack.callback(supervisor.close)
-        build(open_parts(spec, Outbox(), stack), stack)
+        build(open_parts(spec, Outbox(), stack, Kept.of(spec)), stack)
         assert supervisor.wait(TIMEOUT_S)
         return next(one for one in supervisor.recv_all() if isinstance(one, Heartbeat))
 

@@ -6,19 +6,14 @@ from typing import Any
 import pytest
 
 from headrace.core.errors import RequestError
-from headrace.serving.fleet import Limits
 from headrace.serving.openai.bodies import ChatBody, CompletionBody
-from headrace.serving.openai.config import ServedModel, ServingConfig
 from headrace.serving.openai.prompts import (
     chat_prompt,
     completion_prompts,
     plain_message,
-    resolve_max_tokens,
     split_prompts,
 )
 from tests.support.serving_fakes import ByteTokenizer, LineTemplate
-
-CONFIG = ServingConfig()
 
 
 class ThreadNamingTokenizer(ByteTokenizer):
@@ -44,7 +39,7 @@ async def test_a_chat_is_rendered_with_all_the_template_was_promised() -> None:
         add_generation_prompt=False,
         chat_template_kwargs={"enable_thinking": False},
     )
-    ids = await chat_prompt(body, template, ThreadNamingTokenizer(), config=CONFIG)
+    ids = await chat_prompt(body, template, ThreadNamingTokenizer())
     assert bytes(ids) == b"system: be brief\nuser: hi\n"
     assert template.calls[0]["tools"] == tools
     assert template.calls[0]["add_generation_prompt"] is False
@@ -54,36 +49,48 @@ async def test_a_chat_is_rendered_with_all_the_template_was_promised() -> None:
 async def test_tools_stay_out_of_the_prompt_when_none_may_be_called() -> None:
     template = LineTemplate()
     body = ChatBody(model="m", messages=[user("hi")], tools=[{}], tool_choice="none")
-    await chat_prompt(body, template, ByteTokenizer(), config=CONFIG)
+    await chat_prompt(body, template, ByteTokenizer())
     assert template.calls[0]["tools"] is None
 
 
-@pytest.mark.parametrize(("size", "is_here"), [(10, True), (11, False)], ids=["short", "long"])
-async def test_long_texts_are_tokenized_off_the_event_loop(size: int, is_here: bool) -> None:
-    config = ServingConfig(executor_chars=10)
+@pytest.mark.parametrize("in_thread", [False, True])
+async def test_long_texts_are_tokenized_off_the_event_loop(in_thread: bool) -> None:
     tokenizer = ThreadNamingTokenizer()
-    chat = ChatBody(model="m", messages=[user("a" * size)])
-    await chat_prompt(chat, LineTemplate(), tokenizer, config=config)
-    text = CompletionBody(model="m", prompt="a" * size)
-    await completion_prompts(text, tokenizer, config=config, vocab_size=300)
-    assert (tokenizer.threads == {threading.get_ident()}) is is_here
+    chat = ChatBody(model="m", messages=[user("a")])
+    await chat_prompt(chat, LineTemplate(), tokenizer, in_thread=in_thread)
+    text = CompletionBody(model="m", prompt="a")
+    await completion_prompts(text, tokenizer, vocab_size=300, in_thread=in_thread)
+    assert (threading.get_ident() in tokenizer.threads) is not in_thread
+
+
+async def test_what_cannot_fit_is_refused_without_tokenizing() -> None:
+    tokenizer = ThreadNamingTokenizer()
+    chat = ChatBody(model="m", messages=[user("a" * 20)])
+    with pytest.raises(RequestError, match="27 bytes, which are at least 27 tokens.* is 26"):
+        await chat_prompt(chat, LineTemplate(), tokenizer, longest=26)
+    text = CompletionBody(model="m", prompt=["a", "b" * 27])
+    with pytest.raises(RequestError, match="27 bytes") as caught:
+        await completion_prompts(text, tokenizer, vocab_size=300, longest=26)
+    assert (caught.value.param, caught.value.code) == ("prompt", "context_length_exceeded")
+    assert await chat_prompt(chat, LineTemplate(), tokenizer, longest=27)
 
 
 async def test_plain_prompts_get_the_tokenizers_own_specials_and_ids_pass_as_they_are() -> None:
     body = CompletionBody(model="m", prompt=["a", "b"])
-    prompts = await completion_prompts(body, ThreadNamingTokenizer(), config=CONFIG, vocab_size=300)
+    prompts = await completion_prompts(body, ThreadNamingTokenizer(), vocab_size=300)
     assert prompts == [[1, 97], [1, 98]]
     body = CompletionBody(model="m", prompt=[[5, 299], [0]])
-    assert await completion_prompts(
-        body, ThreadNamingTokenizer(), config=CONFIG, vocab_size=300
-    ) == [[5, 299], [0]]
+    assert await completion_prompts(body, ThreadNamingTokenizer(), vocab_size=300) == [
+        [5, 299],
+        [0],
+    ]
 
 
 @pytest.mark.parametrize("bad", [300, -1], ids=str)
 async def test_prompt_ids_outside_the_vocabulary_are_refused(bad: int) -> None:
     body = CompletionBody(model="m", prompt=[1, bad])
     with pytest.raises(RequestError, match=f"{bad} is not a token id") as caught:
-        await completion_prompts(body, ByteTokenizer(), config=CONFIG, vocab_size=300)
+        await completion_prompts(body, ByteTokenizer(), vocab_size=300)
     assert caught.value.param == "prompt"
 
 
@@ -134,51 +141,3 @@ def test_a_bad_message_is_refused_by_position(message: dict[str, Any], param: st
 
 def test_an_assistant_may_have_said_nothing() -> None:
     assert plain_message({"role": "assistant", "content": None}, 0)["content"] == ""
-
-
-def resolve(
-    body: ChatBody | CompletionBody, tokens: int, *, context: int = 100, prompt: int = 0
-) -> int:
-    return resolve_max_tokens(
-        body,
-        tokens,
-        model=ServedModel(name="m", vocab_size=9, max_model_tokens=1000),
-        limits=Limits(max_request_tokens=context, max_prompt_tokens=prompt),
-        config=CONFIG,
-    )
-
-
-def test_without_a_limit_chat_fills_the_context_and_completions_give_sixteen() -> None:
-    chat, text = ChatBody(model="m", messages=[]), CompletionBody(model="m", prompt="a")
-    assert resolve(chat, 30) == 70
-    assert (resolve(text, 30), resolve(text, 95)) == (16, 5)
-    assert resolve(chat, 30, context=0) == 970
-
-
-@pytest.mark.parametrize("tokens", [100, 5000], ids=str)
-def test_a_prompt_without_room_for_one_token_is_refused(tokens: int) -> None:
-    with pytest.raises(RequestError, match=f"{tokens} tokens: the longest .* is 99") as caught:
-        resolve(ChatBody(model="m", messages=[]), tokens)
-    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "messages")
-    assert resolve(ChatBody(model="m", messages=[]), 99) == 1
-
-
-def test_a_prompt_too_long_for_the_prefiller_alone_is_refused_too() -> None:
-    body = CompletionBody(model="m", prompt="a")
-    with pytest.raises(RequestError, match="the longest .* is 40") as caught:
-        resolve(body, 41, prompt=40)
-    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "prompt")
-    assert resolve(body, 40, prompt=40) == 16
-
-
-def test_output_that_cannot_fit_is_refused_with_what_would() -> None:
-    body = ChatBody(model="m", messages=[], max_completion_tokens=71)
-    with pytest.raises(RequestError, match="ask for at most 70") as caught:
-        resolve(body, 30)
-    assert caught.value.param == "max_completion_tokens"
-    assert resolve(ChatBody(model="m", messages=[], max_tokens=70), 30) == 70
-
-
-def test_no_tokens_at_all_is_no_prompt() -> None:
-    with pytest.raises(RequestError, match="at least one token"):
-        resolve(CompletionBody(model="m", prompt=""), 0)

@@ -74,7 +74,7 @@ def trace_at(tracer: Tracer, *seconds: float, **headers: str) -> RequestTrace:
 def test_the_parts_lie_end_to_end_from_submission_as_long_as_the_ledger_says(
     recorder: Recorder,
 ) -> None:
-    trace = trace_at(recorder.tracer, 11.0, 18.0)
+    trace = trace_at(recorder.tracer, 11.0, 17.9, 18.0)
     trace.note_submitted(answer_id="a", model="m", prompt_tokens=40)
     trace.note_end(0, last(LEDGER))
     trace.end()
@@ -90,7 +90,7 @@ def test_the_parts_lie_end_to_end_from_submission_as_long_as_the_ledger_says(
 
 
 def test_spans_name_ranks_tokens_and_bytes(recorder: Recorder) -> None:
-    trace = trace_at(recorder.tracer, 11.0, 18.0)
+    trace = trace_at(recorder.tracer, 11.0, 17.9, 18.0)
     trace.note_submitted(answer_id="a", model="m", prompt_tokens=40)
     trace.note_end(2, last(LEDGER))
     trace.end()
@@ -104,6 +104,16 @@ def test_spans_name_ranks_tokens_and_bytes(recorder: Recorder) -> None:
     assert {found[name]["headrace.choice"] for name in ("queue", "prefill", "decode")} == {2}
     assert found["/v1/x"]["gen_ai.usage.input_tokens"] == 40
     assert found["/v1/x"]["gen_ai.usage.output_tokens"] == 3
+
+
+def test_no_part_ends_after_its_choice(recorder: Recorder) -> None:
+    trace = trace_at(recorder.tracer, 11.0, 13.0, 13.5)
+    trace.note_submitted(answer_id="a", model="m", prompt_tokens=40)
+    trace.note_end(0, last(LEDGER))
+    trace.end()
+    ends = {name: span.end_time or 0 for name, span in recorder.spans().items()}
+    assert (ends["queue"], ends["prefill"]) == (11.5 * NS_PER_S, 13.0 * NS_PER_S)
+    assert ends["transfer"] == ends["decode"] == 13.0 * NS_PER_S
 
 
 def names(ledger: Ledger) -> list[str]:
@@ -201,7 +211,7 @@ async def test_a_client_that_leaves_ends_the_span_and_says_so(recorder: Recorder
 
 
 def test_the_page_names_every_span_and_every_attribute(recorder: Recorder) -> None:
-    trace = trace_at(recorder.tracer, 11.0, 18.0)
+    trace = trace_at(recorder.tracer, 11.0, 17.9, 18.0)
     trace.note_submitted(answer_id="a", model="m", prompt_tokens=40)
     trace.note_end(0, last(LEDGER))
     trace.end(is_client_gone=True)

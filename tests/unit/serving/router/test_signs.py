@@ -50,3 +50,13 @@ def test_standing_still_with_nobody_waiting_is_no_fault() -> None:
     signs.in_flight = 0
     signs.take(beat("d", 0), 200.0)
     assert signs.fault(200.0, CONFIG) == ""
+
+
+def test_a_fault_says_in_which_step_and_layer_the_rank_was_last_heard() -> None:
+    signs = make()
+    counters = {"headrace_step": 12.0, "headrace_layer": 3.0}
+    signs.take(beat("d", 0, has_work=True, counters=counters), 0.0)
+    assert signs.fault(4.0, CONFIG) == "has been silent for 4.0 s, last heard in step 12, layer 3"
+    for second in range(1, 32):
+        signs.take(beat("d", 0, has_work=True, counters=counters), float(second))
+    assert signs.fault(31.0, CONFIG).endswith("requests waiting, last heard in step 12, layer 3")
