@@ -24,6 +24,9 @@ MIN_TOGETHER = 8
 
 def copy_fragments(source: Bytes, target: Bytes, fragments: Fragments) -> None:
     """Copy every fragment; offsets are in bounds and destination ranges do not overlap."""
+    if len(fragments.num_bytes) < MIN_TOGETHER:
+        _copy_slices(source, target, fragments)
+        return
     sizes, group = np.unique(fragments.num_bytes, return_inverse=True)
     if len(sizes) * MIN_TOGETHER > len(group):
         _copy_slices(source, target, fragments)

@@ -50,6 +50,7 @@ class ShmTransport:
         self._rank = rank
         self._generation = generation
         self._run_dir = run_dir
+        self._folder = os.fspath(run_dir)
         self._path = run_dir / f"{owner}.{generation}.bell"
         self._codec = RingCodec(key)
         self._bell = Doorbell(self._path, codec=self._codec, generation=generation)
@@ -109,8 +110,11 @@ class ShmTransport:
         """Nothing to take back."""
 
     def poll(self) -> list[Immediate]:
-        """Drain the doorbell."""
-        return self._bell.drain()
+        """Drain the doorbell; look at completions after that, never before."""
+        found = self._bell.drain()
+        # Not before: a wake that came in between would be drained and yet believed to be waiting.
+        self._worker.hear()
+        return found
 
     def fileno(self) -> int:
         """Return the doorbell's descriptor; the worker rings it too when a write is done."""
@@ -143,5 +147,5 @@ class ShmTransport:
                 f"region {target.name} ({target.transport}): expected an shm region of "
                 f"deployment {self._deployment_id}"
             )
-        if Path(target.doorbell).parent != self._run_dir:
+        if target.doorbell.rpartition("/")[0] != self._folder:
             raise TransferError(f"doorbell {target.doorbell}: expected one in {self._run_dir}")

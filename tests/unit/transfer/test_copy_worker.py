@@ -1,16 +1,20 @@
 """The parts of the worker that only bad luck reaches; the rest is in the conformance tests."""
 
 import select
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from headrace.core.errors import TransferError
 from headrace.core.layouts import CacheLayout
+from headrace.core.messages import RegionDescriptor
 from headrace.core.transport import CancelToken, Immediate
 from headrace.transfer.completion import Outcome
+from headrace.transfer.copy import copy_fragments
 from headrace.transfer.copy_worker import CopyWorker, Forget
 from headrace.transfer.shm import ShmTransport
 from tests.support.transfer_layouts import split_layouts
@@ -41,8 +45,16 @@ def receiver(tmp_path: Path) -> Iterator[ShmTransport]:
     receiver.close()
 
 
-def write_many(sender: ShmTransport, receiver: ShmTransport, number: int) -> list[Outcome]:
+def write_many(
+    sender: ShmTransport,
+    receiver: ShmTransport,
+    number: int,
+) -> list[Outcome]:
     _, target = receiver.allocate(layout())
+    return write_to(sender, target, number)
+
+
+def write_to(sender: ShmTransport, target: RegionDescriptor, number: int) -> list[Outcome]:
     source = memoryview(np.ones(64, np.uint8))
     return [
         sender.write(
@@ -56,6 +68,13 @@ def write_many(sender: ShmTransport, receiver: ShmTransport, number: int) -> lis
     ]
 
 
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every write rings for itself, so that a few of them fill a doorbell."""
+    monkeypatch.setattr("headrace.transfer.copy_worker.RING_S", -1.0)
+
+
+@pytest.mark.usefixtures("hasty")
 def test_a_slow_receiver_loses_nothing(tmp_path: Path, receiver: ShmTransport) -> None:
     # Far more writes than a socket queues: they wait at the sender and travel together.
     sender = make_transport(tmp_path, "prefill.0")
@@ -73,6 +92,7 @@ def test_a_slow_receiver_loses_nothing(tmp_path: Path, receiver: ShmTransport) -
     sender.close()
 
 
+@pytest.mark.usefixtures("hasty")
 def test_a_receiver_that_never_drains_fails_the_writes_by_name(
     tmp_path: Path, receiver: ShmTransport
 ) -> None:
@@ -89,6 +109,44 @@ def test_a_receiver_that_never_drains_fails_the_writes_by_name(
     # Success is said of exactly those writes whose immediate is in the receiver's queue.
     assert delivered == {n for n, one in enumerate(completions) if not one.error()}
     assert sender.counters()["headrace_transfer_failed_writes_total"] == len(errors)
+    sender.close()
+
+
+def test_writes_that_wait_for_each_other_ring_together(
+    tmp_path: Path, receiver: ShmTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headrace.transfer.copy_worker.RING_S", PATIENCE_S)
+    may_copy = threading.Event()
+
+    def copy_later(*args: Any) -> None:
+        assert may_copy.wait(PATIENCE_S)
+        copy_fragments(*args)
+
+    monkeypatch.setattr("headrace.transfer.copy_worker.copy_fragments", copy_later)
+    sender = make_transport(tmp_path, "prefill.0")
+    sender.open()
+    completions = write_many(sender, receiver, 100)
+    may_copy.set()
+    assert wait_readable(receiver.fileno())
+    assert len(receiver.poll()) == 100
+    while not all(one.is_done() for one in completions):
+        assert wait_readable(sender.fileno())
+        sender.poll()
+    sender.close()
+
+
+def test_a_sender_that_looks_after_it_polled_misses_no_completion(
+    tmp_path: Path, receiver: ShmTransport
+) -> None:
+    sender = make_transport(tmp_path, "prefill.0")
+    sender.open()
+    _, target = receiver.allocate(layout())
+    for _ in range(300):
+        for done in write_to(sender, target, 2):
+            while not done.is_done():
+                assert wait_readable(sender.fileno())
+                sender.poll()
+        receiver.poll()
     sender.close()
 
 
