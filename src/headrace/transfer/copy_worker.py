@@ -111,6 +111,7 @@ class CopyWorker:
     def _run(self) -> None:
         ringer = Ringer(self._codec)
         ringer.open()
+        self._rung_s = time.monotonic()
         while self._step(ringer):
             # Whoever sleeps on our own doorbell learns that writes of ours are over.
             if self._has_news:
