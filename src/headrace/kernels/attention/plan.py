@@ -75,14 +75,14 @@ class Span:
         block_ids: int64 ``[A * L * K / S]``, run-major; blocks past a run's end repeat block 0
             of the pool and are hidden.
         hidden_ALMK: True where a query row must not see a key; None when it may see all.
-        unwritten_ALK1: True where no token is; None when all are there.
+        unwritten: int64 rows of ``[A * L * K]`` where no token is; None when all are there.
     """
 
     num_runs: int
     num_tiles: int
     block_ids: Tensor
     hidden_ALMK: Tensor | None = None
-    unwritten_ALK1: Tensor | None = None
+    unwritten: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,5 +236,5 @@ def _masked_span(
         num_tiles=span.num_tiles,
         block_ids=span.block_ids,
         hidden_ALMK=keys_L1K > starts_A111 + tokens_M[:, None],
-        unwritten_ALK1=keys_L1K.transpose(1, 2) >= ends_A111,
+        unwritten=(keys_L1K >= ends_A111).flatten().nonzero().squeeze(1),
     )

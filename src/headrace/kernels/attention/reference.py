@@ -124,10 +124,9 @@ def _gather_tiles(pool_2GNSD: Tensor, span: Span) -> Tensor:
     """Return fp32 ``[2, G*A*L, K, D]``, values zero where a tile has no token."""
     num_heads, head_dim = pool_2GNSD.shape[1], pool_2GNSD.shape[4]
     kv = pool_2GNSD.index_select(2, span.block_ids).float()
-    if span.unwritten_ALK1 is not None:
-        values = kv[1].view(num_heads, *span.unwritten_ALK1.shape[:3], head_dim)
+    if span.unwritten is not None:
         # 0 * NaN is NaN: whatever lies in unwritten slots must not meet the zero probabilities.
-        values.masked_fill_(span.unwritten_ALK1, 0.0)
+        kv[1].view(num_heads, -1, head_dim).index_fill_(1, span.unwritten, 0.0)
     return kv.view(2, -1, KV_TILE_TOKENS, head_dim)
 
 

@@ -4,9 +4,9 @@ bf16 weights have fewer bits than fp16, so packing keeps every weight above 2**-
 rounds smaller ones to multiples of 2**-24. Against fp32 copies half the bytes are read, which is
 what a step of few rows waits for, and half are kept.
 
-The kernels take up to six rows at a time. Those for one and two rows add in another order than
-those for three to six, so exact products are given rows that never end in a group of fewer than
-three; ``row_rule_holds`` checks that on the machine at hand.
+The kernels take a few rows at a time, and those for one and two rows add in another order than
+those for more, so a product's rows may depend on how many there are. Exact products are given
+numbers of rows that were found not to matter on the machine at hand (``RowRule``).
 
 Shape letters: T = rows (tokens)   K = inner width   N = columns   S = leaves of a canonical sum
 """
@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, partial
 
 import torch
@@ -23,9 +24,10 @@ from torch import Tensor
 
 from headrace.kernels.team import team_of
 
-_KERNEL_ROWS = 6
-_FEW_ROWS = 4
 _MAX_WEIGHT = 65504.0
+
+# Numbers of rows that are tried one by one.
+_MAX_FEW_ROWS = 64
 
 # Multiplications of a product that is worth sharing: waking a helper takes 100 us, in which one
 # thread does about so many.
@@ -48,14 +50,14 @@ class PackedWeight:
     def product(self, x_TK: Tensor) -> Tensor:
         """Multiply fp32 rows, contiguous: ``x @ weight.T`` in fp32, freshly allocated.
 
-        Many rows are shared among threads, in whole groups of the kernel's.
+        Many rows are shared among threads, in numbers that do not matter.
         """
         num_threads, num_rows = torch.get_num_threads(), x_TK.shape[0]
         if num_threads == 1 or num_rows * x_TK.shape[1] * self.num_columns < _MIN_SHARED_WORK:
             return _multiply(x_TK, self._packed_NK, None)
-        share = -(-num_rows // (num_threads * _KERNEL_ROWS)) * _KERNEL_ROWS
+        sizes = row_rule().shares(num_rows, num_threads)
         out_TN = x_TK.new_empty((num_rows, self.num_columns))
-        parts = zip(x_TK.split(share), out_TN.split(share), strict=True)
+        parts = zip(x_TK.split(sizes), out_TN.split(sizes), strict=True)
         team_of(num_threads).run([partial(self.product_into, *part) for part in parts])
         return out_TN
 
@@ -75,7 +77,7 @@ def why_not_packed(dtype: torch.dtype, *, exact: bool) -> str | None:
         return f"{dtype} weights would lose bits in fp16"
     if not _is_built_in():
         return "this build of torch has no FBGEMM"
-    if exact and not row_rule_holds():
+    if exact and not row_rule().step:
         return "its rows depend on each other on this machine"
     return None
 
@@ -99,38 +101,75 @@ def pack(weight_NK: Tensor) -> PackedWeight:
 
 def num_padded_rows(num_rows: int) -> int:
     """Return the rows that an exact product of ``num_rows`` rows is given."""
-    if num_rows <= _FEW_ROWS:
-        return _FEW_ROWS if num_rows else 0
-    return -(-num_rows // _KERNEL_ROWS) * _KERNEL_ROWS
+    return row_rule().pad(num_rows)
 
 
 def pad_packed_rows(x_TK: Tensor) -> Tensor:
     """Return contiguous fp32 rows, zero rows appended as exact products want them."""
-    missing = num_padded_rows(x_TK.shape[0]) - x_TK.shape[0]
-    if missing:
-        x_TK = torch.constant_pad_nd(x_TK, (0, 0) * (x_TK.dim() - 1) + (0, missing))
-    return x_TK.float().contiguous()
+    num_rows = x_TK.shape[0]
+    num_padded = num_padded_rows(num_rows)
+    if num_padded == num_rows:
+        return x_TK.float().contiguous()
+    padded_TK = x_TK.new_zeros((num_padded, *x_TK.shape[1:]), dtype=torch.float32)
+    padded_TK[:num_rows] = x_TK
+    return padded_TK
+
+
+@dataclass(frozen=True, slots=True)
+class RowRule:
+    """Numbers of rows for which a row's bits do not depend on the number.
+
+    Attributes:
+        step: Every multiple of it is one; 0 when none was found.
+        few: Those up to ``_MAX_FEW_ROWS``.
+    """
+
+    step: int
+    few: frozenset[int]
+
+    def pad(self, num_rows: int) -> int:
+        """Return the least such number that is not below ``num_rows``."""
+        while num_rows <= _MAX_FEW_ROWS:
+            if num_rows in self.few or not num_rows:
+                return num_rows
+            num_rows += 1
+        return -(-num_rows // self.step) * self.step
+
+    def shares(self, num_rows: int, num_shares: int) -> list[int]:
+        """Cut rows into as many such numbers as can be had, if their sum is one."""
+        step = max(1, self.step)
+        size = -(-num_rows // (num_shares * step)) * step
+        rest = num_rows % size
+        if rest and rest not in self.few and rest % step:
+            return [num_rows]
+        return [size] * (num_rows // size) + [rest] * bool(rest)
 
 
 @cache
-def row_rule_holds() -> bool:
-    """Whether padded rows depend on themselves alone, and columns not on their neighbours.
-
-    Measured once a process: a few hundred small products, some milliseconds.
-    """
+def row_rule() -> RowRule:
+    """Find the rule: some hundred small products, measured once a process."""
+    is_good = [False] + [True] * _MAX_FEW_ROWS
     generator = torch.Generator().manual_seed(0)
     for num_columns, width in ((64, 48), (80, 200), (48, 640)):
         weight_NK = torch.randn((num_columns, width), generator=generator).bfloat16()
-        x_TK = torch.randn((42, width), generator=generator)
-        whole_TN = pack(weight_NK).product(x_TK)
-        for num_rows in range(1, 37):
-            rows_TK = pad_packed_rows(x_TK[3 : 3 + num_rows])
-            part_TN = pack(weight_NK[16:]).product(rows_TK)[:num_rows]
-            if not torch.equal(part_TN, whole_TN[3 : 3 + num_rows, 16:]):
-                return False
-    return True
+        x_TK = torch.randn((_MAX_FEW_ROWS + 3, width), generator=generator)
+        whole, part = pack(weight_NK), pack(weight_NK[16:])
+        # The middle one of three rows: every kernel but those for one and two rows has done it.
+        expected_TN = torch.cat([whole.product(x_TK[i : i + 3])[1:2] for i in range(len(x_TK) - 2)])
+        for num_rows in range(1, _MAX_FEW_ROWS + 1):
+            rows_TK = x_TK[1 : 1 + num_rows].contiguous()
+            is_good[num_rows] &= torch.equal(whole.product(rows_TK), expected_TN[:num_rows])
+            is_good[num_rows] &= torch.equal(part.product(rows_TK), expected_TN[:num_rows, 16:])
+    steps = (
+        step
+        for step in range(3, _MAX_FEW_ROWS // 4)
+        if all(is_good[step : _MAX_FEW_ROWS + 1 : step])
+    )
+    few = frozenset(number for number, good in enumerate(is_good) if good)
+    return RowRule(next(steps, 0), few)
 
 
+@cache
 def _is_built_in() -> bool:
     try:
         pack(torch.ones(16, 16)).product(torch.ones(1, 16))

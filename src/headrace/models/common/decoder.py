@@ -118,7 +118,7 @@ class Decoder:
 
     def embed(self, token_ids_T: Tensor) -> Tensor:
         """Look up tokens: ``[T, H]`` in the rows' dtype."""
-        return self.embedding_VH[token_ids_T].to(self.setup.row_dtype)
+        return self.embedding_VH[token_ids_T].to(self.norm_H.dtype)
 
     @torch.inference_mode()
     def run_layer(self, index: int, x_TH: Tensor, *, batch: ForwardBatch, cache: Tensor) -> Tensor:

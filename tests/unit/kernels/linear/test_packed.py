@@ -3,10 +3,11 @@ import torch
 
 from headrace.kernels.linear import packed
 from headrace.kernels.linear.packed import (
+    RowRule,
     num_padded_rows,
     pack,
     pad_packed_rows,
-    row_rule_holds,
+    row_rule,
     why_not_packed,
 )
 from tests.support.kernels_checks import assert_bits_equal, random
@@ -20,7 +21,9 @@ def test_this_machine_can_or_says_why_not() -> None:
 
 def test_a_build_without_the_operators_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed, "_multiply", packed._absent)
+    packed._is_built_in.cache_clear()
     assert "FBGEMM" in str(why_not_packed(torch.bfloat16, exact=False))
+    packed._is_built_in.cache_clear()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 5, 7, 64, 200])
@@ -49,17 +52,33 @@ def test_sharing_rows_among_threads_changes_no_bit(monkeypatch: pytest.MonkeyPat
         torch.set_num_threads(threads)
 
 
-def test_padded_rows_never_end_in_a_group_of_one_or_two() -> None:
-    assert [num_padded_rows(count) for count in range(8)] == [0, 4, 4, 4, 4, 6, 6, 12]
+def test_rows_are_padded_to_the_next_number_that_does_not_matter() -> None:
+    rule = RowRule(6, frozenset({3, 4, 6, 8, 12}))
+    assert [rule.pad(count) for count in range(9)] == [0, 3, 3, 3, 4, 6, 6, 8, 8]
+    assert [rule.pad(count) for count in (65, 66, 67)] == [66, 66, 72]
+    assert [rule.shares(*each) for each in [(12, 2), (16, 2), (13, 2), (66, 3)]] == [
+        [6, 6],
+        [12, 4],
+        [13],
+        [24, 24, 18],
+    ]
+
+
+def test_rows_are_padded_with_zeros() -> None:
     x = random(7, 5, dtype=torch.bfloat16)
     padded = pad_packed_rows(x)
+    assert len(padded) == num_padded_rows(7)
     assert_bits_equal(padded[:7], x.float())
-    assert padded.shape == (12, 5)
     assert not padded[7:].any()
 
 
 def test_padded_rows_depend_on_themselves_alone() -> None:
-    assert row_rule_holds() is True or why_not_packed(torch.bfloat16, exact=True) is not None
+    assert row_rule().step or why_not_packed(torch.bfloat16, exact=True) is not None
+    weight, x = pack(random(96, 700)), random(150, 700, seed=1)
+    whole = weight.product(pad_packed_rows(x))[:150]
+    for count in range(1, 140):
+        rows = pad_packed_rows(x[3 : 3 + count])
+        assert_bits_equal(weight.product(rows)[:count], whole[3 : 3 + count])
 
 
 def test_a_weight_beyond_fp16_is_refused() -> None:

@@ -1,4 +1,3 @@
-import pytest
 import torch
 
 from headrace.kernels.moe import Placement, leaves, local_id_table
@@ -14,11 +13,7 @@ PLACEMENT = Placement(
 )
 
 
-@pytest.mark.parametrize("limit", [1, 1 << 19])
-def test_pairs_of_a_group_meet_in_a_leaf_in_ascending_order(
-    limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(leaves, "MAX_LEAF_ELEMENTS", limit)
+def test_pairs_of_a_group_meet_in_a_leaf_in_ascending_order() -> None:
     ids = torch.tensor([[1, 0, 5], [7, 8, 3]])  # the first two of row 0 share a group; 8 is absent
     pairs = group_pairs(ids, num_experts=8)
     weights, out = random(2, 3), random(pairs.num_padded, 2, 16, seed=1)
@@ -48,3 +43,17 @@ def test_experts_held_in_part_give_one_subtree_a_group() -> None:
     groups = leaves.subtrees(halves, part)
     assert groups.shape == (3, 4, 16)
     assert_bits_equal((groups[:, 0] + groups[:, 1]) + (groups[:, 2] + groups[:, 3]), whole[:, 0])
+
+
+def test_skipping_empty_leaves_changes_no_bit_of_the_whole_tree() -> None:
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.rand((20, 9), generator=generator).argsort(dim=1)[:, :4]
+    pairs = group_pairs(ids.clamp(max=8), num_experts=8)
+    weights, out = random(20, 4), random(pairs.num_padded, 2, 16, seed=1)
+    out[::3] = -0.0
+    dense = torch.zeros(4, 2, 20, 16)
+    for pair in range(len(pairs.rows_P)):
+        group, row = PLACEMENT.group_E[pairs.experts_P[pair]], pairs.rows_P[pair]
+        dense[group, :, row] += out[pairs.places_P[pair]] * weights.flatten()[pairs.slots_P[pair]]
+    sums = leaves.sum_pairs(out, pairs, weights, PLACEMENT)
+    assert_bits_equal(sums, leaves.subtrees(dense, PLACEMENT))

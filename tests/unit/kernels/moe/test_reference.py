@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.linear import Products, choose_products
-from headrace.kernels.moe import Experts, leaves, reference
+from headrace.kernels.moe import Experts, reference
 from headrace.kernels.tree import tree_sum
 from tests.support.kernels_checks import DTYPES, assert_as_accurate, assert_bits_equal
 from tests.support.kernels_experts import random_experts, random_rows
@@ -146,7 +146,6 @@ def test_every_way_to_multiply_gives_the_same_bits(
     monkeypatch.setattr(reference, "MAX_GATHER_BYTES", 0)
     assert_bits_equal(whole_sum(batch, experts), gathered)
     monkeypatch.setattr(reference, "MAX_SLAB_ROWS", 30)
-    monkeypatch.setattr(leaves, "MAX_LEAF_ELEMENTS", 1)
     assert_bits_equal(whole_sum(batch, experts), gathered)
 
 
