@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from headrace.kernels.moe import ExpertWeights, pack_experts
+from headrace.kernels.linear import Products
+from headrace.kernels.moe import Experts as BoundExperts
+from headrace.kernels.moe import Placement, bind_experts, local_id_table
 from tests.support.kernels_checks import random
 
 
@@ -21,8 +23,15 @@ class Experts:
     num_groups: int
     num_parts: int
 
-    def pack(self, experts: range | None = None, parts: range | None = None) -> ExpertWeights:
-        """Pack what one rank holds."""
+    def bind(
+        self,
+        experts: range | None = None,
+        parts: range | None = None,
+        *,
+        products: Products = Products.WIDENED,
+        exact: bool = True,
+    ) -> BoundExperts:
+        """Bind what one rank holds."""
         num_experts, hidden, width = self.down.shape
         experts = range(num_experts) if experts is None else experts
         parts = range(self.num_parts) if parts is None else parts
@@ -30,14 +39,20 @@ class Experts:
         gate_up = self.gate_up[held].unflatten(1, (2, self.num_parts, -1))
         down = self.down[held].unflatten(2, (self.num_parts, -1))
         columns = slice(parts.start, parts.stop)
-        return pack_experts(
-            gate_up[:, :, columns].reshape(len(experts), -1, hidden).float(),
-            down[:, :, columns].flatten(2).float(),
-            experts=experts,
-            num_experts=num_experts,
-            num_groups=self.num_groups * len(experts) // num_experts,
+        num_groups = self.num_groups * len(experts) // num_experts
+        placement = Placement(
+            local_ids=local_id_table(experts, num_experts),
+            group_E=torch.arange(len(experts)) * num_groups // len(experts),
+            num_groups=num_groups,
             num_parts=len(parts),
             is_whole=len(parts) == self.num_parts,
+        )
+        return bind_experts(
+            gate_up[:, :, columns].reshape(len(experts), -1, hidden),
+            down[:, :, columns].flatten(2),
+            placement,
+            products=products,
+            exact=exact,
         )
 
     def reference(self, x: Tensor, ids: Tensor, weights: Tensor, dtype: torch.dtype) -> Tensor:

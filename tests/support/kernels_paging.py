@@ -42,7 +42,11 @@ def random_histories(lengths: Sequence[int], dtype: torch.dtype = torch.float32)
 
 
 def attend(
-    histories: Histories, queries: Sequence[tuple[int, int, int]], *, block_size: int = 16
+    histories: Histories,
+    queries: Sequence[tuple[int, int, int]],
+    *,
+    block_size: int = 16,
+    exact: bool = True,
 ) -> list[Tensor]:
     """Attend with queries ``(sequence, start, stop)`` over pools full of NaN but for the history.
 
@@ -65,6 +69,7 @@ def attend(
         queries_per_kv=HEADS // KV_HEADS,
         head_dim=DIM,
         block_size=block_size,
+        exact=exact,
     )
     q = torch.cat([histories.q[sequence][start:stop] for sequence, start, stop in queries])
     out = paged_attention(q, pool, plan_attention(runs, shape), scale=SCALE)

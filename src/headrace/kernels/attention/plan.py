@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from headrace.core.layouts import KV_TILE_TOKENS
+from headrace.kernels.attention.single import Group, Query, plan_groups
 from headrace.kernels.linear import ROW_MULTIPLE
 
 # Elements of the temporaries of one span, over all its heads: 2^21 keep a decode step in cache
@@ -37,12 +38,14 @@ class AttentionShape:
         queries_per_kv: Query heads of a KV head.
         head_dim: Width of a head.
         block_size: Token slots of a block; divides ``KV_TILE_TOKENS``.
+        exact: Fold all keys tile by tile; otherwise single queries take one softmax.
     """
 
     num_kv_heads: int
     queries_per_kv: int
     head_dim: int
     block_size: int
+    exact: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,14 +75,14 @@ class Span:
         block_ids: int64 ``[A * L * K / S]``, run-major; blocks past a run's end repeat block 0
             of the pool and are hidden.
         hidden_ALMK: True where a query row must not see a key; None when it may see all.
-        unwritten_ALK1: True where no token is; None when all are there.
+        unwritten: int64 rows of ``[A * L * K]`` where no token is; None when all are there.
     """
 
     num_runs: int
     num_tiles: int
     block_ids: Tensor
     hidden_ALMK: Tensor | None = None
-    unwritten_ALK1: Tensor | None = None
+    unwritten: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +107,10 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class AttentionPlan:
-    """The pieces of a batch; every row of the batch is in exactly one."""
+    """The pieces and groups of a batch; every row of the batch is in exactly one."""
 
     pieces: tuple[Piece, ...]
+    groups: tuple[Group, ...] = ()
 
 
 def plan_attention(runs: Sequence[QueryRun], shape: AttentionShape) -> AttentionPlan:
@@ -123,13 +127,27 @@ def plan_attention(runs: Sequence[QueryRun], shape: AttentionShape) -> Attention
     Cost:
         O(runs * tiles) host work per batch, not per layer.
     """
+    num_rows = sum(run.num_tokens for run in runs)
+    singles = [] if shape.exact else [run for run in runs if run.num_tokens == 1]
     by_length: dict[int, list[QueryRun]] = defaultdict(list)
     for run in runs:
-        for part in _cut(run):
-            by_length[part.num_tokens].append(part)
-    num_rows = sum(run.num_tokens for run in runs)
+        if shape.exact or run.num_tokens > 1:
+            for part in _cut(run):
+                by_length[part.num_tokens].append(part)
     pieces = (piece for parts in by_length.values() for piece in _pieces(parts, shape, num_rows))
-    return AttentionPlan(tuple(pieces))
+    return AttentionPlan(tuple(pieces), _groups(singles, shape, num_rows))
+
+
+def _groups(runs: list[QueryRun], shape: AttentionShape, num_rows: int) -> tuple[Group, ...]:
+    queries = [
+        Query(row=run.first_row, num_tokens=run.start + 1, block_ids=run.block_ids) for run in runs
+    ]
+    return plan_groups(
+        queries,
+        block_size=shape.block_size,
+        elements_per_token=2 * shape.num_kv_heads * shape.head_dim,
+        num_rows=num_rows,
+    )
 
 
 def _cut(run: QueryRun) -> Iterator[QueryRun]:
@@ -218,5 +236,5 @@ def _masked_span(
         num_tiles=span.num_tiles,
         block_ids=span.block_ids,
         hidden_ALMK=keys_L1K > starts_A111 + tokens_M[:, None],
-        unwritten_ALK1=keys_L1K.transpose(1, 2) >= ends_A111,
+        unwritten=(keys_L1K >= ends_A111).flatten().nonzero().squeeze(1),
     )

@@ -37,13 +37,12 @@ def write_kv(pool_2GNSD: Tensor, k_TGD: Tensor, v_TGD: Tensor, slots_T: Tensor) 
 
     Args:
         pool_2GNSD: The layer's pool, contiguous; written in place.
-        k_TGD: Keys after RoPE, in the pool's dtype; T may be 0.
-        v_TGD: Values, in the pool's dtype.
+        k_TGD: Keys after RoPE, rounded to the pool's dtype; T may be 0.
+        v_TGD: Values, likewise.
         slots_T: int64 ``block * S + offset``, all different.
 
     Cost:
         Memory bound: 2*T*G*D elements read and written. No host sync.
     """
-    keys_GTD, values_GTD = pool_2GNSD.flatten(2, 3)
-    keys_GTD.index_copy_(1, slots_T, k_TGD.transpose(0, 1))
-    values_GTD.index_copy_(1, slots_T, v_TGD.transpose(0, 1))
+    kv_2TGD = torch.stack((k_TGD, v_TGD)).to(pool_2GNSD.dtype)
+    pool_2GNSD.flatten(2, 3).index_copy_(2, slots_T, kv_2TGD.transpose(1, 2))

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from headrace.core.layouts import KV_TILE_TOKENS
 from headrace.kernels.attention.plan import AttentionPlan, Piece, Span
+from headrace.kernels.attention.single import attend_group
 
 
 @dataclass(slots=True)
@@ -53,7 +54,8 @@ def paged_attention(
         ``KV_TILE_TOKENS`` from position 0, one after the other, by online softmax; hidden keys
         contribute exact zeros and a wholly hidden tile changes nothing. Hence a row does not
         depend on the chunk that it is computed in, on the block size or on the other sequences,
-        bit for bit. Error at most twice that of the library's attention in q's dtype.
+        bit for bit. Error at most twice that of the library's attention in q's dtype. Rows of the
+        plan's groups are the exception: they take one softmax over all their keys.
 
     Cost:
         4*M*D FLOPs per key, run and KV head; temporaries bounded by ``MAX_SPAN_ELEMENTS``. No
@@ -63,11 +65,17 @@ def paged_attention(
         Online softmax after FlashAttention (arXiv 2205.14135); paging after PagedAttention
         (arXiv 2309.06180).
     """
+    if scale != 1.0 and plan.groups:
+        q_THD, scale = q_THD * scale, 1.0
+    if len(plan.groups) == 1 and plan.groups[0].rows_B is None:
+        return attend_group(q_THD, pool_2GNSD, plan.groups[0])
     out_THD = torch.empty(q_THD.shape, dtype=q_THD.dtype, device=q_THD.device)
     for piece in plan.pieces:
         q_GBMD = _gather_queries(q_THD, piece, num_kv_heads=pool_2GNSD.shape[1])
         out_GBMD = _attend(q_GBMD.mul_(scale), pool_2GNSD, piece)
         _scatter_outputs(out_THD, out_GBMD, piece)
+    for group in plan.groups:
+        out_THD[group.rows_B] = attend_group(q_THD, pool_2GNSD, group)
     return out_THD
 
 
@@ -116,10 +124,9 @@ def _gather_tiles(pool_2GNSD: Tensor, span: Span) -> Tensor:
     """Return fp32 ``[2, G*A*L, K, D]``, values zero where a tile has no token."""
     num_heads, head_dim = pool_2GNSD.shape[1], pool_2GNSD.shape[4]
     kv = pool_2GNSD.index_select(2, span.block_ids).float()
-    if span.unwritten_ALK1 is not None:
-        values = kv[1].view(num_heads, *span.unwritten_ALK1.shape[:3], head_dim)
+    if span.unwritten is not None:
         # 0 * NaN is NaN: whatever lies in unwritten slots must not meet the zero probabilities.
-        values.masked_fill_(span.unwritten_ALK1, 0.0)
+        kv[1].view(num_heads, -1, head_dim).index_fill_(1, span.unwritten, 0.0)
     return kv.view(2, -1, KV_TILE_TOKENS, head_dim)
 
 

@@ -6,6 +6,7 @@ Shape letters:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -13,13 +14,16 @@ from torch import Tensor
 
 from headrace.kernels.linear import ROW_MULTIPLE
 
+# Rows of each expert to rows that a product of them is given, int64 [E] to [E].
+RowRule = Callable[[Tensor], Tensor]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pairs:
     """Pairs in ascending (row, expert) order.
 
     Attributes:
-        num_padded: Rows of the padded arrangement, a multiple of 16.
+        num_padded: Rows of the padded arrangement.
         slots_P: int64 index of each pair in the flattened ``[R, K]`` ids.
         rows_P: int64 token row of each pair.
         experts_P: int64 expert of each pair, counted from the first held.
@@ -46,13 +50,19 @@ def local_id_table(experts: range, num_experts: int) -> Tensor:
     return table
 
 
-def group_pairs(ids_RK: Tensor, *, num_experts: int) -> Pairs:
+def pad_to_multiple(counts_E: Tensor) -> Tensor:
+    """Round each expert's rows up to a multiple of ``ROW_MULTIPLE``."""
+    return (counts_E + (ROW_MULTIPLE - 1)) // ROW_MULTIPLE * ROW_MULTIPLE
+
+
+def group_pairs(ids_RK: Tensor, *, num_experts: int, row_rule: RowRule = pad_to_multiple) -> Pairs:
     """Group the pairs whose expert is held.
 
     Args:
         ids_RK: int64 places of the experts among those held, from ``local_id_table``; E is
             passed over. Not modified.
         num_experts: E.
+        row_rule: How many rows a product is given for those an expert has.
 
     Cost:
         Two sorts of R*K keys and two host syncs.
@@ -63,7 +73,7 @@ def group_pairs(ids_RK: Tensor, *, num_experts: int) -> Pairs:
     held_P = (keys < num_experts).nonzero().squeeze(1)
     rows_P, experts_P = held_P // top_k, keys[held_P]
     counts_E = torch.bincount(experts_P, minlength=num_experts)
-    padded_E = (counts_E + (ROW_MULTIPLE - 1)) // ROW_MULTIPLE * ROW_MULTIPLE
+    padded_E = row_rule(counts_E)
     ends_E = padded_E.cumsum(0)
     by_expert_P, pair_P = experts_P.sort(stable=True)
     # A pair moves right by all the padding of the experts before its own.

@@ -21,18 +21,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from headrace.kernels.linear import ROW_MULTIPLE
-from headrace.kernels.moe.grouping import group_pairs, local_id_table
+from headrace.kernels.moe.grouping import group_pairs
+from headrace.kernels.moe.leaves import Placement, subtrees, sum_pairs
 from headrace.kernels.swiglu import swiglu
-from headrace.kernels.tree import tree_sum
 
 # Up to this many bytes of active experts are copied for one batched product; above, the copy costs
 # more than a grouped product's walk over all experts.
 MAX_GATHER_BYTES = 4 << 20
 
-# Rows that share one set of grouped products, and elements of the leaves added up at a time: both
-# bound the memory of a long prompt chunk; a MiB of leaves stays in cache.
+# Rows that share one set of grouped products: bounds the memory of a long prompt chunk.
 MAX_SLAB_ROWS = 1024
-MAX_LEAF_ELEMENTS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,49 +40,28 @@ class ExpertWeights:
     Attributes:
         gate_up_E1JH: Gate rows, then up rows, as one part.
         down_EWHC: Down projection by width part.
-        local_ids: int64; entry i is expert i's place among the experts held, or E.
-        group_E: int64 expert group, counted from the first held, of each expert held.
-        num_groups: G.
-        is_whole: The experts' whole width is held.
+        placement: Where they stand in the sum.
     """
 
     gate_up_E1JH: Tensor
     down_EWHC: Tensor
-    local_ids: Tensor
-    group_E: Tensor
-    num_groups: int
-    is_whole: bool
+    placement: Placement
 
 
-def pack_experts(
-    gate_up_EJH: Tensor,
-    down_EHI: Tensor,
-    *,
-    experts: range,
-    num_experts: int,
-    num_groups: int,
-    num_parts: int,
-    is_whole: bool,
-) -> ExpertWeights:
+def pack_experts(gate_up_EJH: Tensor, down_EHI: Tensor, placement: Placement) -> ExpertWeights:
     """Arrange a rank's expert weights once, at load.
 
     Args:
         gate_up_EJH: ``[E, 2I, H]``, gate rows first, in the dtype to multiply in (fp32 for
             canonical products). Kept by reference.
         down_EHI: ``[E, H, I]``, likewise; copied.
-        experts: Model-wide ids of the experts held.
-        num_experts: Experts of the model.
-        num_groups: Expert groups held; divides E.
-        num_parts: Width parts held; divides I.
-        is_whole: These are all the width parts of the model.
+        placement: Where they stand in the sum.
     """
+    down_EHWC = down_EHI.unflatten(2, (placement.num_parts, -1))
     return ExpertWeights(
         gate_up_E1JH=gate_up_EJH.unsqueeze(1),
-        down_EWHC=down_EHI.unflatten(2, (num_parts, -1)).transpose(1, 2).contiguous(),
-        local_ids=local_id_table(experts, num_experts),
-        group_E=torch.arange(len(experts)) * num_groups // len(experts),
-        num_groups=num_groups,
-        is_whole=is_whole,
+        down_EWHC=down_EHWC.transpose(1, 2).contiguous(),
+        placement=placement,
     )
 
 
@@ -115,7 +92,7 @@ def expert_partials(
         6*X*H*I FLOPs. Holds ``4*X*W*H`` bytes of outputs for at most ``MAX_SLAB_ROWS`` rows. A
         host sync for the rows per expert.
     """
-    local_ids_RK, weights_RK = experts.local_ids[ids_RK], weights_RK.float()
+    local_ids_RK, weights_RK = experts.placement.local_ids[ids_RK], weights_RK.float()
     if x_RH.shape[0] <= ROW_MULTIPLE:
         return _few_rows(x_RH, local_ids_RK, weights_RK, experts)
     slab = MAX_SLAB_ROWS
@@ -131,7 +108,7 @@ def _few_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertW
     weights_RE = weights_RK.new_zeros((num_rows, num_experts + 1)).scatter_(1, ids_RK, weights_RK)
     counts_E = torch.bincount(ids_RK.flatten(), minlength=num_experts + 1)[:num_experts]
     active_A = counts_E.nonzero().squeeze(1)
-    leaves_GWRH = weights_RK.new_zeros((experts.num_groups, num_parts, num_rows, hidden))
+    leaves_GWRH = weights_RK.new_zeros((experts.placement.num_groups, num_parts, num_rows, hidden))
     num_active = active_A.shape[0]
     if num_active:
         x_OH = x_RH.new_zeros((ROW_MULTIPLE, hidden), dtype=experts.down_EWHC.dtype)
@@ -144,8 +121,10 @@ def _few_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertW
         weights_A1R1 = weights_RE.t().index_select(0, active_A)[:, None, :, None]
         # Active experts ascend, and so does what meets in one leaf.
         out_AWRH = out_AWOH[:, :, :num_rows].float() * weights_A1R1
-        leaves_GWRH.flatten(1).index_add_(0, experts.group_E[active_A], out_AWRH.flatten(1))
-    return _subtrees(leaves_GWRH, experts)
+        leaves_GWRH.flatten(1).index_add_(
+            0, experts.placement.group_E[active_A], out_AWRH.flatten(1)
+        )
+    return subtrees(leaves_GWRH, experts.placement)
 
 
 def _few_product(x_AWOC: Tensor, weight_EWHC: Tensor, active_A: Tensor) -> Tensor:
@@ -165,7 +144,7 @@ def _few_product(x_AWOC: Tensor, weight_EWHC: Tensor, active_A: Tensor) -> Tenso
 
 def _many_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: ExpertWeights) -> Tensor:
     """Return the subtrees of any number of rows, pairs sorted by expert for the products."""
-    num_rows, hidden = x_RH.shape
+    hidden = x_RH.shape[1]
     num_experts, num_parts = experts.down_EWHC.shape[:2]
     pairs = group_pairs(ids_RK, num_experts=num_experts)
     x_XH = x_RH.new_zeros((pairs.num_padded, hidden), dtype=experts.down_EWHC.dtype)
@@ -174,30 +153,7 @@ def _many_rows(x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor, experts: Expert
     act_XI = swiglu(gate_up_X1J.squeeze(1).to(x_RH.dtype)).to(x_XH.dtype)
     act_XWC = act_XI.unflatten(1, (num_parts, -1))
     out_XWH = _grouped_product(act_XWC, experts.down_EWHC, pairs.ends_E)
-    weights_P = weights_RK.flatten()[pairs.slots_P]
-    group_P = experts.group_E[pairs.experts_P]
-    # Leaves of a few rows at a time stay in cache; pairs are in row order.
-    slab = max(1, MAX_LEAF_ELEMENTS // (experts.num_groups * num_parts * hidden))
-    starts = range(0, num_rows, slab)
-    bounds = torch.searchsorted(pairs.rows_P, torch.tensor([*starts, num_rows])).tolist()
-    sums = []
-    for start, first, last in zip(starts, bounds, bounds[1:], strict=False):
-        leaves = weights_RK.new_zeros(
-            (min(slab, num_rows - start), experts.num_groups, num_parts, hidden)
-        )
-        out_PWH = out_XWH[pairs.places_P[first:last]].float()
-        out_PWH *= weights_P[first:last, None, None]
-        leaf_P = (pairs.rows_P[first:last] - start) * experts.num_groups + group_P[first:last]
-        # A row's pairs ascend by expert, and so does what meets in one leaf.
-        leaves.view(-1, num_parts * hidden).index_add_(0, leaf_P, out_PWH.flatten(1))
-        sums.append(_subtrees(leaves.permute(1, 2, 0, 3), experts))
-    return torch.cat(sums)
-
-
-def _subtrees(leaves_GWRH: Tensor, experts: ExpertWeights) -> Tensor:
-    """Add leaves up to this rank's roots: ``[R, S, H]``."""
-    sums_GRH = tree_sum(leaves_GWRH, dim=1)
-    return tree_sum(sums_GRH).unsqueeze(1) if experts.is_whole else sums_GRH.transpose(0, 1)
+    return sum_pairs(out_XWH, pairs, weights_RK, experts.placement)
 
 
 def _grouped_product(x_XWC: Tensor, weight_EWHC: Tensor, ends_E: Tensor) -> Tensor:

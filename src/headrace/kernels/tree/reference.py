@@ -29,6 +29,8 @@ def tree_sum(leaves: Tensor, dim: int = 0) -> Tensor:
         S - 1 additions per element in a + m - 1 calls; no host sync.
     """
     size = leaves.shape[dim]
+    if size == 1:
+        return leaves.select(dim, 0)
     before, after = leaves.shape[:dim], leaves.shape[dim + 1 :]
     width = size & -size
     run = size // width

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.attention import AttentionPlan, paged_attention
-from headrace.kernels.linear import leaf_products, linear
+from headrace.kernels.linear import Dense, Split
 from headrace.kernels.norm import rms_norm
 from headrace.kernels.rope import apply_rope
-from headrace.kernels.tree import tree_sum
 from headrace.models.parallel import AttentionReduce
 from headrace.models.setup import Weights
 
@@ -25,28 +24,28 @@ class Attention:
     """One layer's attention.
 
     Attributes:
-        qkv_NH: Query, key and value rows of the heads held, stacked.
-        qkv_bias_N: Their biases, or None.
+        qkv: Query, key and value projections of the heads held, stacked, with their biases.
         norm_AD: QK-norm weight of each query and key head.
-        out_GKH: Output projection by KV head.
+        out: Output projection; a leaf of its sum is a KV head.
         out_bias_H: Added once, to the whole sum; or None.
         num_q_heads: Query heads held.
         num_kv_heads: KV heads held.
         head_dim: D.
         eps: Of QK-norm.
-        exact: Canonical products.
+        scale: Of attention logits; 1 where the query heads' norm weight holds it.
+        exact: Norms row by row the same bits.
         reduce: Joins the ranks' subtrees.
     """
 
-    qkv_NH: Tensor
-    qkv_bias_N: Tensor | None
+    qkv: Dense
     norm_AD: Tensor
-    out_GKH: Tensor
+    out: Split
     out_bias_H: Tensor | None
     num_q_heads: int
     num_kv_heads: int
     head_dim: int
     eps: float
+    scale: float
     exact: bool
     reduce: AttentionReduce
 
@@ -54,16 +53,18 @@ class Attention:
         """Compute queries, keys (both normed and rotated) and values of the heads held.
 
         Args:
-            x_TH: Normed rows in the model dtype.
+            x_TH: Normed rows.
             rope: From ``RopeTable.rows``.
 
         Returns:
-            ``q_TQD``, ``k_TGD``, ``v_TGD`` in the model dtype; views of fresh tensors.
+            ``q_TQD``, ``k_TGD``, ``v_TGD`` in the rows' dtype; views of fresh tensors.
         """
-        qkv_TN = linear(x_TH, self.qkv_NH, self.qkv_bias_N, exact=self.exact)
+        qkv_TN = self.qkv(x_TH)
         heads_TXD = qkv_TN.unflatten(1, (-1, self.head_dim))
         num_rotated = self.num_q_heads + self.num_kv_heads
-        rotated_TAD = rms_norm(heads_TXD[:, :num_rotated], self.norm_AD, eps=self.eps)
+        rotated_TAD = rms_norm(
+            heads_TXD[:, :num_rotated], self.norm_AD, eps=self.eps, exact=self.exact
+        )
         rotated_TAD = apply_rope(rotated_TAD, *rope)
         q_TQD, k_TGD = rotated_TAD.split((self.num_q_heads, self.num_kv_heads), dim=1)
         return q_TQD, k_TGD, heads_TXD[:, num_rotated:]
@@ -73,10 +74,8 @@ class Attention:
 
         A collective when heads are split.
         """
-        out_TQD = paged_attention(q_TQD, pool_2GNSD, plan, scale=self.head_dim**-0.5)
-        out_TGK = out_TQD.view(-1, self.num_kv_heads, self.out_GKH.shape[1])
-        leaves_GTH = leaf_products(out_TGK, self.out_GKH, exact=self.exact)
-        sum_TH = self.reduce(tree_sum(leaves_GTH))
+        out_TQD = paged_attention(q_TQD, pool_2GNSD, plan, scale=self.scale)
+        sum_TH = self.reduce(self.out(out_TQD.flatten(1)))
         return sum_TH if self.out_bias_H is None else sum_TH + self.out_bias_H
 
 
@@ -90,15 +89,21 @@ def load_attention(weights: Weights, prefix: str) -> Attention:
     setup = weights.setup
     num_q, num_kv = len(setup.shard.q_heads), len(setup.shard.kv_heads)
     has_bias = setup.config.attention_bias
+    scale = setup.config.head_dim**-0.5
     projections = [f"{prefix}{name}_proj" for name in ("q", "k", "v")]
-    q_norm_D = weights.stored(prefix + "q_norm.weight")
-    k_norm_D = weights.stored(prefix + "k_norm.weight")
+    q_norm_D = weights.row(prefix + "q_norm.weight")
+    if not setup.exact:
+        q_norm_D = q_norm_D * scale
+    k_norm_D = weights.row(prefix + "k_norm.weight")
     return Attention(
-        qkv_NH=weights.joined(*(f"{name}.weight" for name in projections)),
-        qkv_bias_N=weights.joined(*(f"{name}.bias" for name in projections)) if has_bias else None,
+        qkv=weights.dense(
+            *(f"{name}.weight" for name in projections),
+            biases=[f"{name}.bias" for name in projections] if has_bias else (),
+        ),
         norm_AD=torch.cat((q_norm_D.expand(num_q, -1), k_norm_D.expand(num_kv, -1))),
-        out_GKH=weights.leaves(prefix + "o_proj.weight", num_kv),
+        out=weights.split(prefix + "o_proj.weight", num_kv),
         out_bias_H=weights.stored(prefix + "o_proj.bias").float() if has_bias else None,
+        scale=scale if setup.exact else 1.0,
         num_q_heads=num_q,
         num_kv_heads=num_kv,
         head_dim=setup.config.head_dim,

@@ -15,14 +15,14 @@ from torch import Tensor
 
 from headrace.core.layouts import KvSchema
 from headrace.kernels.attention import AttentionShape, write_kv
-from headrace.kernels.linear import linear
+from headrace.kernels.linear import Dense
 from headrace.kernels.norm import add_rms_norm, rms_norm
 from headrace.kernels.rope import RopeTable, YarnScaling, rope_table
 from headrace.models.common.attention import Attention, load_attention
 from headrace.models.forward_batch import ForwardBatch
 from headrace.models.setup import ModelSetup, Weights
 
-# Normed rows in the model dtype, [T, H] -> fp32 [T, H], summed over all ranks.
+# Normed rows, [T, H] -> fp32 [T, H], summed over all ranks.
 Mlp = Callable[[Tensor], Tensor]
 
 LoadMlp = Callable[[Weights, int], Mlp]
@@ -54,7 +54,7 @@ class Decoder:
         embedding_VH: Token embedding.
         layers: Decoder layers in order.
         norm_H: Final RMSNorm weight.
-        head_VH: Output head (the embedding where tied).
+        head: Output head.
         rope: Rotation table.
     """
 
@@ -62,7 +62,7 @@ class Decoder:
     embedding_VH: Tensor
     layers: tuple[Layer, ...]
     norm_H: Tensor
-    head_VH: Tensor
+    head: Dense
     rope: RopeTable
 
     @property
@@ -78,6 +78,7 @@ class Decoder:
             queries_per_kv=config.num_heads // config.num_kv_heads,
             head_dim=config.head_dim,
             block_size=block_size,
+            exact=self.setup.exact,
         )
 
     @torch.inference_mode()
@@ -116,8 +117,8 @@ class Decoder:
         return self.logits(x_TH[batch.logit_rows_L])
 
     def embed(self, token_ids_T: Tensor) -> Tensor:
-        """Look up tokens: ``[T, H]`` in the model dtype."""
-        return self.embedding_VH[token_ids_T].to(self.setup.dtype)
+        """Look up tokens: ``[T, H]`` in the rows' dtype."""
+        return self.embedding_VH[token_ids_T].to(self.norm_H.dtype)
 
     @torch.inference_mode()
     def run_layer(self, index: int, x_TH: Tensor, *, batch: ForwardBatch, cache: Tensor) -> Tensor:
@@ -125,7 +126,7 @@ class Decoder:
 
         Args:
             index: Which layer.
-            x_TH: Residual stream in the model dtype. Not modified.
+            x_TH: Residual stream. Not modified.
             batch: The step.
             cache: The layer's KV pool; written.
 
@@ -140,8 +141,12 @@ class Decoder:
     @torch.inference_mode()
     def logits(self, x_LH: Tensor) -> Tensor:
         """Norm rows of the residual stream and apply the head: fp32 ``[L, V]``."""
-        x_LH = rms_norm(x_LH, self.norm_H, eps=self.setup.config.rms_norm_eps)
-        return linear(x_LH, self.head_VH, exact=self.setup.exact, out_dtype=torch.float32)
+        x_LH = self._norm(x_LH, self.norm_H)
+        return self.head(x_LH, out_dtype=torch.float32)
+
+    def _norm(self, x_TH: Tensor, weight_H: Tensor) -> Tensor:
+        eps = self.setup.config.rms_norm_eps
+        return rms_norm(x_TH, weight_H, eps=eps, exact=self.setup.exact)
 
     def _write_layer(
         self,
@@ -152,7 +157,7 @@ class Decoder:
         batch: ForwardBatch,
         cache: Tensor,
     ) -> Tensor:
-        normed_TH = rms_norm(x_TH, layer.input_norm_H, eps=self.setup.config.rms_norm_eps)
+        normed_TH = self._norm(x_TH, layer.input_norm_H)
         q_TQD, k_TGD, v_TGD = layer.attention.project(normed_TH, rope)
         write_kv(cache, k_TGD, v_TGD, batch.slots_T)
         return q_TQD
@@ -161,9 +166,9 @@ class Decoder:
         self, layer: Layer, x_TH: Tensor, q_TQD: Tensor, *, batch: ForwardBatch, cache: Tensor
     ) -> Tensor:
         attended_TH = layer.attention.attend(q_TQD, cache, batch.attention)
-        eps = self.setup.config.rms_norm_eps
-        normed_TH, x_TH = add_rms_norm(attended_TH, x_TH, layer.post_norm_H, eps=eps)
-        return x_TH + layer.mlp(normed_TH).to(x_TH.dtype)
+        eps, exact = self.setup.config.rms_norm_eps, self.setup.exact
+        normed_TH, x_TH = add_rms_norm(attended_TH, x_TH, layer.post_norm_H, eps=eps, exact=exact)
+        return layer.mlp(normed_TH).to(x_TH.dtype) + x_TH
 
 
 def load_decoder(weights: Weights, load_mlp: LoadMlp) -> Decoder:
@@ -178,16 +183,15 @@ def load_decoder(weights: Weights, load_mlp: LoadMlp) -> Decoder:
     """
     setup = weights.setup
     is_tied = setup.config.tie_word_embeddings
-    head_VH = weights.compute("model.embed_tokens.weight" if is_tied else "lm_head.weight")
+    embedding = "model.embed_tokens.weight"
     return Decoder(
         setup=setup,
-        # A tied table is kept once, in the form the head computes with.
-        embedding_VH=head_VH if is_tied else weights.stored("model.embed_tokens.weight"),
+        embedding_VH=weights.stored(embedding),
         layers=tuple(
             _load_layer(weights, index, load_mlp) for index in range(setup.config.num_layers)
         ),
-        norm_H=weights.stored("model.norm.weight"),
-        head_VH=head_VH,
+        norm_H=weights.row("model.norm.weight"),
+        head=weights.dense(embedding if is_tied else "lm_head.weight"),
         rope=_load_rope(setup),
     )
 
@@ -195,9 +199,9 @@ def load_decoder(weights: Weights, load_mlp: LoadMlp) -> Decoder:
 def _load_layer(weights: Weights, index: int, load_mlp: LoadMlp) -> Layer:
     prefix = f"model.layers.{index}."
     return Layer(
-        input_norm_H=weights.stored(prefix + "input_layernorm.weight"),
+        input_norm_H=weights.row(prefix + "input_layernorm.weight"),
         attention=load_attention(weights, prefix + "self_attn."),
-        post_norm_H=weights.stored(prefix + "post_attention_layernorm.weight"),
+        post_norm_H=weights.row(prefix + "post_attention_layernorm.weight"),
         mlp=load_mlp(weights, index),
     )
 
@@ -210,5 +214,5 @@ def _load_rope(setup: ModelSetup) -> RopeTable:
         setup.num_positions or config.max_positions,
         theta=config.rope_theta,
         yarn=yarn,
-        dtype=setup.dtype,
+        dtype=setup.row_dtype,
     )

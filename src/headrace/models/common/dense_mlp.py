@@ -9,9 +9,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from headrace.kernels.linear import leaf_products, linear
+from headrace.kernels.linear import Dense, Split
 from headrace.kernels.swiglu import swiglu
-from headrace.kernels.tree import tree_sum
 from headrace.models.parallel import AttentionReduce
 from headrace.models.setup import Weights
 
@@ -21,22 +20,18 @@ class DenseMlp:
     """One layer's dense MLP.
 
     Attributes:
-        gate_up_JH: Gate rows, then up rows, of the columns held.
-        down_SCH: Down projection by leaf.
-        exact: Canonical products.
+        gate_up: Gate rows, then up rows, of the columns held.
+        down: Down projection.
         reduce: Joins the ranks' subtrees.
     """
 
-    gate_up_JH: Tensor
-    down_SCH: Tensor
-    exact: bool
+    gate_up: Dense
+    down: Split
     reduce: AttentionReduce
 
     def __call__(self, x_TH: Tensor) -> Tensor:
         """Compute fp32 ``[T, H]``, summed over all ranks. A collective when columns are split."""
-        act_TI = swiglu(linear(x_TH, self.gate_up_JH, exact=self.exact))
-        act_TSC = act_TI.unflatten(1, self.down_SCH.shape[:2])
-        return self.reduce(tree_sum(leaf_products(act_TSC, self.down_SCH, exact=self.exact)))
+        return self.reduce(self.down(swiglu(self.gate_up(x_TH))))
 
 
 def load_dense_mlp(weights: Weights, prefix: str) -> DenseMlp:
@@ -48,10 +43,7 @@ def load_dense_mlp(weights: Weights, prefix: str) -> DenseMlp:
     """
     shard = weights.setup.shard
     return DenseMlp(
-        gate_up_JH=weights.joined(prefix + "gate_proj.weight", prefix + "up_proj.weight"),
-        down_SCH=weights.leaves(
-            prefix + "down_proj.weight", shard.num_dense_parts // shard.tp_size
-        ),
-        exact=weights.setup.exact,
+        gate_up=weights.dense(prefix + "gate_proj.weight", prefix + "up_proj.weight"),
+        down=weights.split(prefix + "down_proj.weight", shard.num_dense_parts // shard.tp_size),
         reduce=weights.setup.reduce,
     )

@@ -9,14 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from headrace.kernels.gate import gate_topk
-from headrace.kernels.linear import linear
-from headrace.kernels.moe import ExpertWeights, expert_partials, pack_experts
+from headrace.kernels.linear import Dense
+from headrace.kernels.moe import Experts, Placement, bind_experts, local_id_table
 from headrace.models.common.decoder import Decoder, Mlp, load_decoder
 from headrace.models.common.dense_mlp import load_dense_mlp
-from headrace.models.parallel import ExpertExchange
+from headrace.models.parallel import ExpertExchange, LocalExchange
 from headrace.models.setup import ModelSetup, Weights
 
 
@@ -25,30 +26,30 @@ class MoeMlp:
     """One layer's gate and this rank's experts.
 
     Attributes:
-        gate_EH: Gate weight over all experts of the model.
-        experts: This rank's experts.
+        gate: Gate over all experts of the model.
+        experts: This rank's experts: any rows to their subtrees, fp32 ``[R, S, H]``.
         top_k: K.
         norm_topk_prob: Renormalise the chosen scores.
-        exact: Canonical products.
+        exact: Ties of the gate as exact mode has them.
+        dtype: In which rows travel to experts.
         exchange: Joins the ranks that split experts.
     """
 
-    gate_EH: Tensor
-    experts: ExpertWeights
+    gate: Dense
+    experts: Experts
     top_k: int
     norm_topk_prob: bool
     exact: bool
+    dtype: torch.dtype
     exchange: ExpertExchange
 
     def __call__(self, x_TH: Tensor) -> Tensor:
         """Compute fp32 ``[T, H]``, summed over all ranks. A collective when experts are split."""
-        logits_TE = linear(x_TH, self.gate_EH, exact=self.exact)
-        weights_TK, ids_TK = gate_topk(logits_TE, top_k=self.top_k, renormalize=self.norm_topk_prob)
-        return self.exchange.run(x_TH, ids_TK, weights_TK.float(), self.local_experts)
-
-    def local_experts(self, x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor) -> Tensor:
-        """Compute this rank's subtrees of any rows' sums over experts: fp32 ``[R, S, H]``."""
-        return expert_partials(x_RH, ids_RK, weights_RK, self.experts)
+        logits_TE = self.gate(x_TH)
+        weights_TK, ids_TK = gate_topk(
+            logits_TE, top_k=self.top_k, renormalize=self.norm_topk_prob, exact=self.exact
+        )
+        return self.exchange.run(x_TH.to(self.dtype), ids_TK, weights_TK.float(), self.experts)
 
 
 def load_qwen3_moe(tensors: Mapping[str, Tensor], setup: ModelSetup) -> Decoder:
@@ -65,21 +66,33 @@ def _load_mlp(weights: Weights, layer: int) -> Mlp:
 
 def _load_moe(weights: Weights, prefix: str) -> MoeMlp:
     setup = weights.setup
-    config, shard = setup.config, setup.shard
-    experts = pack_experts(
-        weights.compute(prefix + "experts.gate_up_proj"),
-        weights.compute(prefix + "experts.down_proj"),
-        experts=shard.experts,
-        num_experts=config.num_experts,
-        num_groups=shard.num_expert_groups * len(shard.experts) // config.num_experts,
-        num_parts=len(shard.width_parts),
-        is_whole=shard.owns_whole_width,
-    )
+    config = setup.config
     return MoeMlp(
-        gate_EH=weights.compute(prefix + "gate.weight"),
-        experts=experts,
+        gate=weights.dense(prefix + "gate.weight"),
+        experts=bind_experts(
+            weights.stored(prefix + "experts.gate_up_proj"),
+            weights.stored(prefix + "experts.down_proj"),
+            _place(setup),
+            products=setup.products,
+            exact=setup.exact,
+        ),
         top_k=config.top_k,
         norm_topk_prob=config.norm_topk_prob,
         exact=setup.exact,
+        # Ranks may have chosen different products, but must send each other the same.
+        dtype=setup.row_dtype if isinstance(setup.exchange, LocalExchange) else setup.dtype,
         exchange=setup.exchange,
+    )
+
+
+def _place(setup: ModelSetup) -> Placement:
+    shard, num_experts = setup.shard, setup.config.num_experts
+    num_held = len(shard.experts)
+    num_groups = shard.num_expert_groups * num_held // num_experts
+    return Placement(
+        local_ids=local_id_table(shard.experts, num_experts),
+        group_E=torch.arange(num_held) * num_groups // num_held,
+        num_groups=num_groups,
+        num_parts=len(shard.width_parts),
+        is_whole=shard.owns_whole_width,
     )

@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from headrace.kernels.moe import ExpertWeights, expert_partials, pack_experts, reference
+from headrace.kernels.linear import Products, choose_products
+from headrace.kernels.moe import Experts, reference
 from headrace.kernels.tree import tree_sum
 from tests.support.kernels_checks import DTYPES, assert_as_accurate, assert_bits_equal
 from tests.support.kernels_experts import random_experts, random_rows
@@ -16,33 +17,57 @@ CASES = [
 ]
 
 
-def whole_sum(rows: tuple[Tensor, Tensor, Tensor], experts: ExpertWeights) -> Tensor:
-    partials = expert_partials(*rows, experts)
+# Every exact way of multiplying that this machine has.
+WAYS = sorted({Products.WIDENED, choose_products(torch.bfloat16, exact=True)})
+each_way = pytest.mark.parametrize("products", WAYS)
+
+
+def whole_sum(rows: tuple[Tensor, Tensor, Tensor], experts: Experts) -> Tensor:
+    partials = experts(*rows)
     assert partials.shape[1] == 1
     return partials[:, 0]
 
 
+@each_way
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_experts", "top_k", "width", "groups", "parts"), CASES)
 @pytest.mark.parametrize("rows", [1, 16, 17, 50])
 def test_error_is_at_most_twice_the_librarys(
-    dtype: torch.dtype, num_experts: int, top_k: int, width: int, groups: int, parts: int, rows: int
+    dtype: torch.dtype,
+    num_experts: int,
+    top_k: int,
+    width: int,
+    groups: int,
+    parts: int,
+    rows: int,
+    products: Products,
 ) -> None:
-    experts = random_experts(num_experts, width=width, groups=groups, parts=parts, dtype=dtype)
+    # Packed weights are fp16: fp32 ones would lose bits, and choose_products never packs them.
+    packed = torch.bfloat16 if products is Products.PACKED else dtype
+    experts = random_experts(num_experts, width=width, groups=groups, parts=parts, dtype=packed)
     batch = random_rows(rows, num_experts, top_k=top_k, dtype=dtype)
     assert_as_accurate(
-        whole_sum(batch, experts.pack()),
+        whole_sum(batch, experts.bind(products=products)),
         reference=experts.reference(*batch, torch.float64),
         library=experts.reference(*batch, dtype),
     )
 
 
+@each_way
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("num_experts", "top_k", "width", "groups", "parts"), CASES)
 def test_a_row_does_not_depend_on_the_others(
-    dtype: torch.dtype, num_experts: int, top_k: int, width: int, groups: int, parts: int
+    dtype: torch.dtype,
+    num_experts: int,
+    top_k: int,
+    width: int,
+    groups: int,
+    parts: int,
+    products: Products,
 ) -> None:
-    experts = random_experts(num_experts, width=width, groups=groups, parts=parts).pack()
+    experts = random_experts(num_experts, width=width, groups=groups, parts=parts).bind(
+        products=products
+    )
     batch = random_rows(150, num_experts, top_k=top_k, dtype=dtype)
     whole = whole_sum(batch, experts)
     for start, stop in [(0, 1), (1, 3), (20, 36), (20, 37), (0, 100)]:
@@ -50,10 +75,11 @@ def test_a_row_does_not_depend_on_the_others(
         assert_bits_equal(whole_sum(part, experts), whole[start:stop])
 
 
+@each_way
 @pytest.mark.parametrize("rows", [1, 5, 16, 33, 200])
 @pytest.mark.parametrize(("expert_ranks", "width_ranks"), [(2, 1), (4, 1), (1, 2), (2, 2), (1, 4)])
 def test_subtrees_of_any_sharding_finish_to_the_same_bits(
-    rows: int, expert_ranks: int, width_ranks: int
+    rows: int, expert_ranks: int, width_ranks: int, products: Products
 ) -> None:
     experts = random_experts(64)
     batch = random_rows(rows, 64, dtype=torch.float32)
@@ -61,86 +87,81 @@ def test_subtrees_of_any_sharding_finish_to_the_same_bits(
     subtrees = [
         torch.stack(
             [
-                expert_partials(
-                    *batch,
-                    experts.pack(
-                        range(e * per_rank, (e + 1) * per_rank),
-                        range(w * per_part, (w + 1) * per_part),
-                    ),
-                )
+                experts.bind(
+                    range(e * per_rank, (e + 1) * per_rank),
+                    range(w * per_part, (w + 1) * per_part),
+                    products=products,
+                )(*batch)
                 for w in range(width_ranks)
             ],
             dim=2,
         ).flatten(1, 2)
         for e in range(expert_ranks)
     ]
-    assert_bits_equal(tree_sum(torch.cat(subtrees, dim=1), dim=1), whole_sum(batch, experts.pack()))
+    assert_bits_equal(
+        tree_sum(torch.cat(subtrees, dim=1), dim=1),
+        whole_sum(batch, experts.bind(products=products)),
+    )
 
 
+@each_way
 @pytest.mark.parametrize("rows", [4, 40])
-def test_the_order_of_a_rows_experts_does_not_matter(rows: int) -> None:
-    experts = random_experts(64).pack()
+def test_the_order_of_a_rows_experts_does_not_matter(rows: int, products: Products) -> None:
+    experts = random_experts(64).bind(products=products)
     x, ids, weights = random_rows(rows, 64, top_k=8, dtype=torch.float32)
     order = torch.randperm(8, generator=torch.Generator().manual_seed(0))
     shuffled = (x, ids[:, order], weights[:, order])
     assert_bits_equal(whole_sum(shuffled, experts), whole_sum((x, ids, weights), experts))
 
 
+@each_way
 @pytest.mark.parametrize("rows", [1, 16, 100])
-def test_all_rows_may_go_to_one_expert(rows: int) -> None:
-    experts = random_experts(16, dtype=torch.float32)
+def test_all_rows_may_go_to_one_expert(rows: int, products: Products) -> None:
+    experts = random_experts(16, dtype=torch.bfloat16)
     x, _, weights = random_rows(rows, 16, top_k=1, dtype=torch.float32)
     batch = (x, torch.full((rows, 1), 11), weights)
     assert_as_accurate(
-        whole_sum(batch, experts.pack()),
+        whole_sum(batch, experts.bind(products=products)),
         reference=experts.reference(*batch, torch.float64),
         library=experts.reference(*batch, torch.float32),
     )
 
 
+@each_way
 @pytest.mark.parametrize("rows", [0, 1, 30])
-def test_rows_without_an_expert_here_are_zero(rows: int) -> None:
-    experts = random_experts(16).pack(range(4, 8), range(2))
+def test_rows_without_an_expert_here_are_zero(rows: int, products: Products) -> None:
+    experts = random_experts(16).bind(range(4, 8), range(2), products=products)
     x, _, weights = random_rows(rows, 16, top_k=3, dtype=torch.bfloat16)
     away = torch.tensor([[3, 8, -1]]).expand(rows, 3)
-    assert_bits_equal(expert_partials(x, away, weights, experts), torch.zeros(rows, 4, 48))
+    assert_bits_equal(experts(x, away, weights), torch.zeros(rows, 4, 48))
 
 
 @pytest.mark.parametrize("rows", [1, 16, 100])
 def test_every_way_to_multiply_gives_the_same_bits(
     rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    experts = random_experts(16).pack()
+    experts = random_experts(16).bind()
     batch = random_rows(rows, 16, top_k=2, dtype=torch.float32)
     gathered = whole_sum(batch, experts)
     monkeypatch.setattr(reference, "MAX_GATHER_BYTES", 0)
     assert_bits_equal(whole_sum(batch, experts), gathered)
     monkeypatch.setattr(reference, "MAX_SLAB_ROWS", 30)
-    monkeypatch.setattr(reference, "MAX_LEAF_ELEMENTS", 1)
     assert_bits_equal(whole_sum(batch, experts), gathered)
 
 
-def test_inexact_experts_multiply_in_their_own_dtype() -> None:
+@pytest.mark.parametrize("products", Products)
+@pytest.mark.parametrize("rows", [1, 3, 40])
+def test_inexact_experts_are_close_to_float64s(products: Products, rows: int) -> None:
     experts = random_experts(16, dtype=torch.bfloat16)
-    packed = pack_experts(
-        experts.gate_up,
-        experts.down,
-        experts=range(16),
-        num_experts=16,
-        num_groups=16,
-        num_parts=4,
-        is_whole=True,
-    )
-    for rows in (3, 40):
-        batch = random_rows(rows, 16, dtype=torch.bfloat16)
-        expected = experts.reference(*batch, torch.float64)
-        torch.testing.assert_close(
-            whole_sum(batch, packed).double(), expected, rtol=0.05, atol=0.05
-        )
+    batch = random_rows(rows, 16, dtype=torch.bfloat16)
+    expected = experts.reference(*batch, torch.float64)
+    ours = whole_sum(batch, experts.bind(products=products, exact=False))
+    torch.testing.assert_close(ours.double(), expected, rtol=0.05, atol=0.05)
 
 
-def test_inputs_are_not_modified() -> None:
-    experts = random_experts(16).pack()
+@each_way
+def test_inputs_are_not_modified(products: Products) -> None:
+    experts = random_experts(16).bind(products=products)
     for rows in (3, 40):
         batch = random_rows(rows, 16, dtype=torch.float32)
         before = [tensor.clone() for tensor in batch]

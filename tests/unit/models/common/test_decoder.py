@@ -112,10 +112,10 @@ def test_layers_run_one_by_one_are_the_forward_pass() -> None:
         assert_bits_equal(ours, expected)
 
 
-def test_a_tied_head_is_kept_once() -> None:
+def test_a_tied_head_is_kept_once_where_both_take_it_as_it_is() -> None:
     config = tiny_config(tie_word_embeddings=True)
-    model = mono_model(config, random_weights(config), dtype=torch.bfloat16)
-    assert model.embedding_VH is model.head_VH
+    model = mono_model(config, random_weights(config))
+    assert model.embedding_VH is model.head.weight_NK
 
 
 def test_a_shorter_table_of_positions_gives_the_same_logits() -> None:
