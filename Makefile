@@ -3,7 +3,7 @@
 VENV   ?= .venv
 TORCH  ?= torch==2.13.0   # installed before the project, so that you choose the build
 JOBS   ?= 2               # processes of the unit tests; integration tests fill the cores by themselves
-WHAT   ?= moe-gemm        # which benchmark `make bench` runs
+WHAT   ?= transfer        # which benchmark `make bench` runs
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
     "$$p" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
     && { echo "$$p"; break; }; done)
@@ -59,7 +59,7 @@ test-gpu: $(READY)  ## tests that need one device; says why each skipped one was
 test-multi: $(READY)  ## tests that need several devices
 	$(PYTEST) -rs tests/multi
 
-bench: $(READY)  ## run one benchmark: make bench WHAT=moe-gemm
+bench: $(READY)  ## run one benchmark: make bench WHAT=transfer
 	$(BIN)/headrace bench $(WHAT)
 
 size: $(READY)  ## lines per package against its ceiling

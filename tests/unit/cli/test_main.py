@@ -38,6 +38,14 @@ FLAGS = {
     "headrace version": [],
     "headrace config": [],
     "headrace config show": [*DEPLOYMENT, *ENGINE],
+    "headrace bench": [],
+    "headrace bench transfer": ["--transport", "--repeats", "--exposed", "--out"],
+    "headrace bench serve": [
+        *DEPLOYMENT,
+        *("--transport", "--dtype", "--exact", "--no-exact", "--url", "--api-key"),
+        *("--concurrency", "--rate", "--requests", "--prompt-tokens", "--output-tokens"),
+        *("--trace", "--speed", "--scale", "--seed", "--slo", "--compare", "--out", "--png"),
+    ],
     "headrace transfer": [],
     "headrace transfer explain": [
         *("--model", "--kv-heads", "--head-dim", "--layers", "--dtype"),

@@ -1,0 +1,11 @@
+"""``headrace bench``: measurements as commands, each beside what it is to be compared with."""
+
+from __future__ import annotations
+
+import typer
+
+from headrace.cli import bench_serve, bench_transfer
+
+app = typer.Typer(help="Measure, beside what it is to be compared with.")
+app.command("transfer")(bench_transfer.transfer)
+app.command("serve")(bench_serve.serve)

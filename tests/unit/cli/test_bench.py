@@ -1,0 +1,7 @@
+"""The benches are commands of one group."""
+
+from headrace.cli.bench import app
+
+
+def test_each_bench_is_a_command():
+    assert [command.name for command in app.registered_commands] == ["transfer", "serve"]
