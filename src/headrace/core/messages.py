@@ -204,7 +204,7 @@ class SessionStarted(Message):
 
 
 class SessionDone(Message):
-    """The prefill replica computed the last chunk, in ``compute_s`` of steps."""
+    """The replica computed all KV, in ``compute_s`` of steps; sent before the last of it."""
 
     session_id: str
     compute_s: float

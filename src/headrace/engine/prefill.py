@@ -79,8 +79,11 @@ class PrefillWorker:
         self._submit_all(request.session_id, stop=order.cached_tokens)
         return True
 
-    def run(self, order: RunStep) -> None:
-        """Run one step; each layer is sent while the next ones compute."""
+    def run(self, order: RunStep, *, before_last: Callable[[], None] | None = None) -> None:
+        """Run one step; each layer is sent while the next ones compute.
+
+        ``before_last`` is called when the last layer's KV is computed and before it is sent.
+        """
         rows = [
             Row(
                 token_ids=each.token_ids,
@@ -92,7 +95,14 @@ class PrefillWorker:
         ]
         chunks = [each.chunk for each in order.sequences]
         self._flight.enter_step(order.step)
-        self._backend.run(rows, on_layer=lambda layer: self._submit(layer, chunks))
+        last = len(self._backend.schemas) - 1
+
+        def on_layer(layer: int) -> None:
+            if layer == last and before_last is not None:
+                before_last()
+            self._submit(layer, chunks)
+
+        self._backend.run(rows, on_layer=on_layer)
         self.steps += 1
 
     def cancel(self, message: CancelSession) -> None:
@@ -270,27 +280,22 @@ class PrefillLead:
         )
         jobs = [self._computing[chunk.sequence_id] for chunk in chunks]
         self._step += 1
-        self._tell(
-            RunStep(
-                step=self._step,
-                sequences=[
-                    self._sequence(job, chunk) for job, chunk in zip(jobs, chunks, strict=True)
-                ],
-            )
-        )
+        pairs = list(zip(jobs, chunks, strict=True))
+        order = RunStep(step=self._step, sequences=[self._sequence(*pair) for pair in pairs])
+        ending = [job for job, chunk in pairs if job.num_missing_tokens == chunk.num_tokens]
+        # Followers first, since this rank's own part blocks.
+        self._tell_followers(order)
+        self._worker.run(order, before_last=lambda: self._say_done(ending, started_s))
         step_s = self._clock.now_s() - started_s
-        for job, chunk in zip(jobs, chunks, strict=True):
+        for job, chunk in pairs:
             self._account(job, chunk, step_s)
 
     def _tell(self, message: Message) -> bool:
         """Give one order to all ranks, the followers first; return whether it is taken, by all."""
-        # Followers first, since this rank's own part blocks.
         self._tell_followers(message)
         match message:
             case OpenSend():
                 return self._worker.open(message)
-            case RunStep():
-                self._worker.run(message)
             case CancelSession():
                 self._worker.cancel(message)
         return True
@@ -324,6 +329,7 @@ class PrefillLead:
             del self._computing[session_id]
             self._drain(job)
         elif not job.num_missing_tokens:
+            self._say_done([job], self._clock.now_s())
             self._finish(job)
         return True
 
@@ -361,12 +367,16 @@ class PrefillLead:
         if not job.num_missing_tokens:
             self._finish(job)
 
+    def _say_done(self, jobs: list[Job], started_s: float) -> None:
+        """Tell decoders what their prompts cost, before the last bytes can make them whole."""
+        step_s = self._clock.now_s() - started_s
+        for job in jobs:
+            session_id, compute_s = job.request.session_id, job.compute_s + step_s
+            done = SessionDone(session_id=session_id, compute_s=compute_s)
+            self._send(job.request.reply_to, done)
+
     def _finish(self, job: Job) -> None:
         """The last chunk is computed: what is left is to drain."""
-        self._send(
-            job.request.reply_to,
-            SessionDone(session_id=job.request.session_id, compute_s=job.compute_s),
-        )
         del self._computing[job.request.session_id]
         self._drain(job)
 
