@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,9 @@ _EVENT = b"data: {"
 _ERROR = b'data: {"error"'
 _END = b"data: [DONE]"
 _TAIL = len(_ERROR) - 1
+# Enough of the end of an answer to hold the word about its tokens.
+_LAST = 512
+_USAGE = re.compile(rb'"completion_tokens":\s*(\d+)')
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,13 +69,14 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._outcome: Outcome | None = None
         self._ended: asyncio.Future[None] | None = None
-        self._tail = b""
+        self._tail = self._before = b""
         self._is_refused: bool | None = None
 
     async def ask(self, request: bytes) -> Outcome:
         """Send a request and return how it went."""
         assert self._transport is not None
-        self._outcome, self._tail = Outcome(sent_s=time.perf_counter()), b""
+        self._outcome = Outcome(sent_s=time.perf_counter())
+        self._tail = self._before = b""
         self._ended, self._is_refused = asyncio.get_running_loop().create_future(), None
         self._transport.write(request)
         await self._ended
@@ -112,8 +117,9 @@ class _Connection(asyncio.Protocol):
             self._take_error(seen)
             return
         if _END in seen:
+            self._settle(outcome, self._before + data)
             self._ended.set_result(None)
-        self._tail = seen[-_TAIL:]
+        self._tail, self._before = seen[-_TAIL:], (self._before + data)[-_LAST:]
 
     def _take_tokens(self, outcome: Outcome, count: int) -> None:
         now_s = time.perf_counter()
@@ -125,6 +131,15 @@ class _Connection(asyncio.Protocol):
         outcome.gaps_s += [0.0] * extra
         outcome.last_s = now_s
         outcome.num_tokens += count
+
+    @staticmethod
+    def _settle(outcome: Outcome, last: bytes) -> None:
+        """Take off the events that were no tokens, such as the one with the reason of the end."""
+        told = _USAGE.search(last)
+        surplus = outcome.num_tokens - int(told[1]) if told else 0
+        if surplus > 0:
+            outcome.num_tokens -= surplus
+            del outcome.gaps_s[max(0, len(outcome.gaps_s) - surplus) :]
 
     def _take_error(self, seen: bytes) -> None:
         """Say what the server said; the rest of a long error does not matter."""
@@ -172,6 +187,8 @@ class LoadClient:
                 "temperature": 0,
                 "ignore_eos": True,
                 "stream": True,
+                # Its last word says how many tokens came: not every event is one.
+                "stream_options": {"include_usage": True},
             }
         ).encode()
         head = (

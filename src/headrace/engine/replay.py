@@ -86,6 +86,7 @@ class ReplayBackend:
         self._matching = [script for script in scripts if script.match]
         self._in_turn = [script for script in scripts if not script.match]
         self._caches: list[Tensor] = []
+        self._block_size = 0
 
     def attach(self, region: memoryview, *, num_blocks: int, block_size: int) -> None:
         """See ``Backend.attach``."""
@@ -97,12 +98,13 @@ class ReplayBackend:
             block_size=block_size,
         )
         self._caches = view_pool(region, layout)
+        self._block_size = block_size
 
     def run(self, rows: Sequence[Row], *, on_layer: Callable[[int], None] | None = None) -> Tensor:
         """See ``Backend.run``."""
+        tokens_T, slots_T = self._lay_out(rows)
         for layer, cache in enumerate(self._caches):
-            for row in rows:
-                self._write(cache, row)
+            self._write(cache, tokens_T, slots_T)
             if on_layer is not None:
                 on_layer(layer)
         played = [self._next_token(row) for row in rows if row.wants_logits]
@@ -123,12 +125,22 @@ class ReplayBackend:
         """See ``Backend.close``."""
         self._caches = []
 
-    def _write(self, cache: Tensor, row: Row) -> None:
-        block_size = cache.shape[3]
-        positions = torch.arange(row.start, row.start + len(row.token_ids))
-        blocks = torch.tensor(list(row.block_ids))[positions // block_size]
-        tokens = torch.tensor(list(row.token_ids), dtype=cache.dtype)
-        cache[:, :, blocks, positions % block_size] = tokens[:, None]
+    def _lay_out(self, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
+        """Return all rows' tokens and the slots of the pool that they go to."""
+        size = self._block_size
+        tokens: list[int] = []
+        slots: list[int] = []
+        for row in rows:
+            tokens += row.token_ids
+            span = range(row.start, row.start + len(row.token_ids))
+            slots += [row.block_ids[at // size] * size + at % size for at in span]
+        return torch.tensor(tokens, dtype=torch.float32), torch.tensor(slots, dtype=torch.int64)
+
+    @staticmethod
+    def _write(cache: Tensor, tokens_T: Tensor, slots_T: Tensor) -> None:
+        pool = cache.flatten(2, 3)
+        values = tokens_T.to(cache.dtype)[:, None].expand(*pool.shape[:2], -1, pool.shape[3])
+        pool.index_copy_(2, slots_T, values)
 
     def _next_token(self, row: Row) -> int:
         script = self._script(row)

@@ -45,6 +45,16 @@ def test_an_event_cut_anywhere_is_one_event(size):
     assert (outcome.num_tokens, outcome.error) == (4, "")
 
 
+@pytest.mark.parametrize("size", [9, 64, 1000])
+def test_events_that_are_no_tokens_are_taken_off_again(size):
+    reason = b'data: {"choices":[{"text":"","finish_reason":"length"}]}\n\n'
+    usage = b'data: {"choices":[],"usage":{"completion_tokens": 4}}\n\n'
+    whole = HEAD + EVENT * 4 + reason + usage + END
+    parts = [whole[at : at + size] for at in range(0, len(whole), size)]
+    (outcome,) = ask(CannedServer(parts))
+    assert (outcome.error, outcome.num_tokens, len(outcome.gaps_s)) == ("", 4, 3)
+
+
 def test_a_refusal_and_an_error_in_the_stream_are_told_in_the_servers_words():
     refusal = b'HTTP/1.1 503 Busy\r\n\r\n{"error":{"message":"try again"}}'
     (outcome,) = ask(CannedServer([refusal]))
