@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Seq
 
+import torch
 from torch import Tensor
 
 from headrace.core.flight import Flight
@@ -28,6 +29,8 @@ class Stepper:
     def __init__(self, backend: Backend, *, flight: Flight | None = None) -> None:
         self._backend = backend
         self._on_layer = (flight or Flight()).enter_layer
+        self._sampled: list[Sequence] = []
+        self._batch: SamplingBatch | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -46,8 +49,18 @@ class Stepper:
         deciding = [sequence for sequence, chunk in work if chunk.is_decode]
         if not deciding:
             return []
-        sampled = sample(logits_LV, SamplingBatch.build([_sampling(each) for each in deciding]))
+        sampled = sample(logits_LV, self._sampling_batch(deciding))
         return self._take(deciding, sampled, logits_LV=logits_LV, emitter=emitter)
+
+    def _sampling_batch(self, deciding: list[Sequence]) -> SamplingBatch:
+        """Return the settings of these sequences; only positions change from step to step."""
+        if self._batch is None or deciding != self._sampled:
+            self._sampled = deciding
+            self._batch = SamplingBatch.build([_sampling(each) for each in deciding])
+            return self._batch
+        return self._batch.with_positions(
+            torch.tensor([len(sequence.token_ids) for sequence in deciding])
+        )
 
     def _prepare(self, sequence: Sequence, chunk: Chunk) -> Row:
         table = sequence.blocks
