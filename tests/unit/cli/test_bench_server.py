@@ -15,10 +15,11 @@ from tests.support.cli_process import children, wait_gone
 
 def test_it_serves_as_long_as_the_context_lasts():
     config = DeploymentConfig(mono=ReplicaConfig(), serving=ServingConfig(port=8000))
+    before = set(children(os.getpid()))
     with serving(config) as url:
         with urllib.request.urlopen(f"{url}/ready") as answer:
             assert answer.status == 200
-        started = children(os.getpid())
+        started = sorted(set(children(os.getpid())) - before)
         assert started
     wait_gone(started)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
