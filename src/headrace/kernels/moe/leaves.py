@@ -11,6 +11,7 @@ Shape letters:
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -19,7 +20,7 @@ from headrace.kernels.moe.grouping import Pairs
 from headrace.kernels.tree import tree_sum
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Placement:
     """Where a rank's experts stand in the model's sum over experts.
 
@@ -37,6 +38,17 @@ class Placement:
     num_parts: int
     is_whole: bool
 
+    @cached_property
+    def groups(self) -> list[int]:
+        """``group_E`` as numbers."""
+        groups: list[int] = self.group_E.tolist()
+        return groups
+
+    @property
+    def holds_all(self) -> bool:
+        """Whether all experts of the model are held."""
+        return self.num_experts == self.local_ids.shape[0] - 1
+
     @property
     def num_experts(self) -> int:
         """E, the experts held."""
@@ -47,7 +59,8 @@ def sum_pairs(out_XWH: Tensor, pairs: Pairs, weights_RK: Tensor, placement: Plac
     """Weigh each pair's output and add up: the rank's subtrees ``[R, S, H]``, fp32.
 
     A row meets few of the groups, and a leaf without an expert is +0: only the nodes of the tree
-    that have a leaf under them are added, each to +0 first, as the whole tree would.
+    that have a leaf under them are added. Adding to +0 first, as the whole tree does, changes
+    nothing but the sign of a zero, which the last addition settles.
 
     Args:
         out_XWH: Down products in the pairs' padded arrangement. Not modified.
@@ -69,13 +82,49 @@ def sum_pairs(out_XWH: Tensor, pairs: Pairs, weights_RK: Tensor, placement: Plac
     return _spread(keys_N, sums_NH, len(weights_RK)).unsqueeze(1)
 
 
+def sum_row(out_WKH: Tensor, experts: list[int], weights_K: Tensor, placement: Placement) -> Tensor:
+    """Do what ``sum_pairs`` does for a single row, with nothing to sort: ``[1, 1, H]``.
+
+    Args:
+        out_WKH: Down products of the row's experts. Not modified.
+        experts: Their places among those held, ascending; all are here, and held in full.
+        weights_K: fp32 gate weights, in the same order.
+        placement: The rank's experts.
+    """
+    out_KWH = out_WKH.transpose(0, 1) * weights_K[:, None, None]
+    groups = placement.groups
+    leaves: dict[int, Tensor] = {}
+    for expert, out_WH in zip(experts, out_KWH.unbind(), strict=True):
+        _add(leaves, groups[expert], out_WH)
+    sums_NH = tree_sum(torch.stack(list(leaves.values())), dim=1)
+    nodes = dict(zip(leaves, sums_NH.unbind(), strict=True))
+    for _ in range(placement.num_groups.bit_length() - 1):
+        above: dict[int, Tensor] = {}
+        for key, sum_H in nodes.items():
+            _add(above, key >> 1, sum_H)
+        nodes = above
+    (root_H,) = nodes.values()
+    # A sum of -0 becomes +0, as adding +0 makes it.
+    return (root_H + 0.0)[None, None]
+
+
+def _add(sums: dict[int, Tensor], key: int, value: Tensor) -> None:
+    sums[key] = sums[key] + value if key in sums else value
+
+
 def _merge(keys_N: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Add neighbours of equal key, from +0 and in order."""
-    merged_M, places_N = torch.unique_consecutive(keys_N, return_inverse=True)
+    """Add neighbours of equal key, in order."""
+    merged_M, counts_M = torch.unique_consecutive(keys_N, return_counts=True)
     if len(merged_M) == len(keys_N):
         return keys_N, values
-    sums = values.new_zeros((len(merged_M), *values.shape[1:]))
-    return merged_M, sums.index_add_(0, places_N, values)
+    firsts_M = counts_M.cumsum(0) - counts_M
+    sums = values.index_select(0, firsts_M)
+    # Few share a key, and so a turn for each of them beats one addition after the other.
+    for turn in range(1, int(counts_M.max())):
+        rows = (counts_M > turn).nonzero().squeeze(1)
+        more = values.index_select(0, firsts_M[rows] + turn)
+        sums.index_copy_(0, rows, more.add_(sums.index_select(0, rows)))
+    return merged_M, sums
 
 
 def _spread(keys_N: Tensor, sums_NH: Tensor, num_places: int) -> Tensor:

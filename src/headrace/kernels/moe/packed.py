@@ -23,7 +23,7 @@ from torch import Tensor
 
 from headrace.kernels.linear import PackedWeight, num_padded_rows, pack
 from headrace.kernels.moe.grouping import group_pairs
-from headrace.kernels.moe.leaves import Placement, sum_pairs
+from headrace.kernels.moe.leaves import Placement, sum_pairs, sum_row
 from headrace.kernels.swiglu import swiglu
 from headrace.kernels.team import team_of
 
@@ -63,6 +63,8 @@ class PackedExperts:
         return torch.cat([run(*rows) for rows in zip(*slabs, strict=True)])
 
     def _sum_leaves(self, x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor) -> Tensor:
+        if x_RH.shape[0] == 1 and self._has_all and int(ids_RK.min()) >= 0:
+            return self._sum_leaves_of_row(x_RH, ids_RK, weights_RK)
         rule = _padded_counts if self.exact else torch.Tensor.clone
         ids_RK = self.placement.local_ids[ids_RK]
         pairs = group_pairs(ids_RK, num_experts=self.placement.num_experts, row_rule=rule)
@@ -73,10 +75,25 @@ class PackedExperts:
         out_WXH = self._apply_shared(x_XH, list(enumerate(counts)), x_RH.dtype)
         return sum_pairs(out_WXH.transpose(0, 1), pairs, weights_RK, self.placement)
 
+    def _sum_leaves_of_row(self, x_1H: Tensor, ids_1K: Tensor, weights_1K: Tensor) -> Tensor:
+        order_K = ids_1K[0].argsort()
+        experts = ids_1K[0][order_K].tolist()
+        num_rows = num_padded_rows(1) if self.exact else 1
+        x_XH = x_1H.new_zeros((len(experts), num_rows, x_1H.shape[1]), dtype=torch.float32)
+        x_XH[:, 0] = x_1H
+        counts = [(expert, num_rows) for expert in experts]
+        out_WXH = self._apply_shared(x_XH.flatten(0, 1), counts, x_1H.dtype)
+        return sum_row(out_WXH[:, ::num_rows], experts, weights_1K[0][order_K], self.placement)
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether every expert of the model is here in full: then ids are places."""
+        return self.placement.is_whole and self.placement.holds_all
+
     def _sum_rows(self, x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor) -> Tensor:
         """Return the whole sums ``[R, 1, H]``."""
         x_RH = x_RH.float()
-        if x_RH.shape[0] == 1 and len(self.gate_up_E) == len(self.placement.local_ids) - 1:
+        if x_RH.shape[0] == 1 and self._has_all:
             # All experts are here, and there is nothing to sort.
             (ids,) = ids_RK.tolist()
             rows_KH = x_RH.expand(len(ids), -1)

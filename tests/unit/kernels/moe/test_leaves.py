@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from headrace.kernels.moe import Placement, leaves, local_id_table
@@ -57,3 +58,16 @@ def test_skipping_empty_leaves_changes_no_bit_of_the_whole_tree() -> None:
         dense[group, :, row] += out[pairs.places_P[pair]] * weights.flatten()[pairs.slots_P[pair]]
     sums = leaves.sum_pairs(out, pairs, weights, PLACEMENT)
     assert_bits_equal(sums, leaves.subtrees(dense, PLACEMENT))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_single_row_is_added_up_as_among_others(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    experts = torch.randperm(8, generator=generator)[: 1 + seed % 4].sort().values
+    ids, weights = experts[None], random(1, len(experts), seed=seed)
+    pairs = group_pairs(ids, num_experts=8)
+    out = random(pairs.num_padded, 2, 16, seed=seed + 1)
+    out[::3] = -0.0
+    want = leaves.sum_pairs(out, pairs, weights, PLACEMENT)
+    of_row = out[pairs.places_P].transpose(0, 1)
+    assert_bits_equal(leaves.sum_row(of_row, experts.tolist(), weights[0], PLACEMENT), want)

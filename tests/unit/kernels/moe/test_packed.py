@@ -52,3 +52,15 @@ def test_shares_are_of_about_equal_cost_and_cover_all() -> None:
     assert sum(shares, []) == counts
     assert [len(share) for share in shares] == [4, 5]
     assert sum(packed._shares(counts[:2], 4), []) == counts[:2]
+
+
+@pytest.mark.parametrize("has_absent", [False, True])
+def test_a_row_alone_has_the_bits_that_it_has_among_others(has_absent: bool) -> None:
+    experts = random_experts(16).bind(products=Products.PACKED, exact=True)
+    x, ids, weights = random_rows(9, 16, top_k=4, dtype=torch.float32)
+    if has_absent:
+        ids[:, 1] = -1
+    together = experts(x, ids, weights)
+    for row in range(9):
+        one = slice(row, row + 1)
+        assert_bits_equal(experts(x[one], ids[one], weights[one]), together[one])
