@@ -12,6 +12,7 @@
         IllegalPlanError       two cache layouts between which no plan exists
       ReplicaError             a rank died, hung or left its group
         CollectiveError        ranks that did not come to a collective; names both
+      UnsupportedKernelError   no implementation of a kernel family takes the call site
 
 Messages say what was expected, what came and what to do.
 """
@@ -120,3 +121,7 @@ class CollectiveError(ReplicaError):
         self.missing = missing
         self.waited_s = waited_s
         self.because = because
+
+
+class UnsupportedKernelError(HeadraceError):
+    """No variant of a kernel family takes the call site; the message says why each declined."""
