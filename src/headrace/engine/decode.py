@@ -19,6 +19,7 @@ from headrace.engine.receiving import Failure, Receiving
 from headrace.engine.roster import Roster
 from headrace.engine.sequence import Phase, Sequence, line_groups, make_sequences
 from headrace.engine.stepper import Stepper
+from headrace.engine.submit_check import check_submit
 from headrace.kvcache.block_table import BlockTable, blocks_for, blocks_to_open
 from headrace.kvcache.pool import BlockPool
 from headrace.kvcache.prefix import PrefixHit
@@ -92,7 +93,17 @@ class DecodeRank:
     # -- what arrives --------------------------------------------------------------------
 
     def submit(self, submit: Submit) -> None:
-        """Take a request into the line, or end it at once with one clear line."""
+        """Take a request into the line, or end it at once with one clear line.
+
+        A repeat of one that is in the line changes nothing.
+        """
+        if self.roster.of_request(submit.request_id):
+            return
+        try:
+            check_submit(submit, vocab_size=self._stepper.vocab_size)
+        except RequestError as error:
+            self._emitter.refuse(submit, str(error))
+            return
         sequences = make_sequences(
             submit,
             first_order=self.roster.take_orders(submit.num_choices),
