@@ -19,8 +19,10 @@ from headrace.core.messages import (
     SessionFailed,
     Shutdown,
 )
+from headrace.core.requests import FinishReason
 from headrace.engine.loops import PrefillLoop
 from headrace.engine.orders import Orders
+from headrace.engine.prefill import PrefillWorker
 from headrace.engine.prefill_gate import MAX_REMEMBERED
 from tests.support.engine_world import World
 from tests.support.hostile import plain, received, spoilt
@@ -223,23 +225,26 @@ def test_what_is_remembered_of_sessions_is_bounded() -> None:
     assert not gate.is_new("s1")
 
 
+class Insistent(World):
+    """A world whose follower gets every order three times, through its real loop."""
+
+    def _take_follower(self, worker: PrefillWorker, message: Message) -> None:
+        control = Control()
+        control.inbox += [message] * 3
+        PrefillLoop(
+            worker=worker,
+            lead=None,
+            orders=Orders(generation=1),
+            control=control,  # type: ignore[arg-type]
+            engine=self.prefill[1].transfer,
+        )._turn()
+
+
 def test_orders_that_are_repeated_are_followed_once() -> None:
-    world = World(tp=2, config=CONFIG)
-    follower, control = world.prefill[1], Control()
-    loop = PrefillLoop(
-        worker=follower.worker,
-        lead=None,
-        orders=Orders(generation=1),
-        control=control,  # type: ignore[arg-type]
-        engine=follower.transfer,
-    )
+    world = Insistent(tp=2, config=CONFIG)
     request_id = world.submit(PROMPT)
     for _ in range(40):
-        # Rank 1 takes its orders from the loop, each of them three times.
-        control.inbox += [one for one in world.mail.pop("prefill1", []) for _ in range(3)]
-        loop._turn()
         world.turn()
-    assert world.num_ended(request_id) == 1
-    assert world.prefill[0].worker.steps == follower.worker.steps == 2
-    assert world.transfer.counters()["headrace_transfer_immediates_dropped_repeat_total"] == 0
+    assert world.last(request_id).finish_reason is FinishReason.LENGTH
+    assert [rank.worker.steps for rank in world.prefill] == [2, 2]
     world.check_idle()
