@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from headrace.core.layouts import CacheLayout, KvSchema
+from headrace.engine.prefill import PrefillWorker
 from headrace.engine.replay import ReplayBackend, Script
+from headrace.transfer.engine import TransferEngine
+from headrace.transfer.sender import SendSessions
 
 NUM_KV_HEADS = 4
 SCHEMAS = (KvSchema(num_kv_heads=NUM_KV_HEADS, head_dim=2, dtype="float32"),) * 2
@@ -45,3 +49,12 @@ def make_backend(
 def minted(name: str, generation: int) -> str:
     """Return a name that no other generation has; the first has the plain one."""
     return name if generation == 1 else f"{name}.{generation}"
+
+
+@dataclass(slots=True)
+class PrefillRank:
+    """One rank of the prefill replica."""
+
+    transfer: TransferEngine
+    worker: PrefillWorker
+    senders: SendSessions

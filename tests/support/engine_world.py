@@ -55,19 +55,11 @@ from tests.support.engine_parts import (
     SCHEMAS,
     VOCAB_SIZE,
     ManualClock,
+    PrefillRank,
     make_backend,
     minted,
 )
 from tests.support.text_tokenizers import byte_tokenizer
-
-
-@dataclass(slots=True)
-class PrefillRank:
-    """One rank of the prefill replica."""
-
-    transfer: TransferEngine
-    worker: PrefillWorker
-    senders: SendSessions
 
 
 @dataclass(kw_only=True)
@@ -260,6 +252,7 @@ class World:
         prefill_replica: str = "prefill",
         resumed: Sequence[Resumed] = (),
         num_retries: int = 0,
+        max_retries: int = 2,
         **settings: object,
     ) -> str:
         """Give the decode rank a request; greedy unless ``params`` says otherwise."""
@@ -278,6 +271,7 @@ class World:
                 trace=trace,
                 resumed=list(resumed),
                 num_retries=num_retries,
+                max_retries=max_retries,
             )
         )
         return request_id

@@ -28,9 +28,6 @@ from headrace.scheduler.plan import PromptWork, Running, plan_step
 from headrace.text.output import OutputTextStream
 from headrace.text.tokenizer import Tokenizer
 
-# A prompt or a place that fails this often will fail again.
-MAX_RETRIES = 2
-
 log = logging.getLogger(__name__)
 
 
@@ -333,8 +330,10 @@ class DecodeRank:
             sequence.is_outgrown = True
             self.roster.move(sequence, Phase.WAITING)
             return
-        if failure.is_final or sequence.ledger.num_retries >= MAX_RETRIES:
-            tried = f" (tried {MAX_RETRIES + 1} times)" if not failure.is_final else ""
+        # What failed that often, in one place or several, will fail again.
+        num_retries = sequence.ledger.num_retries
+        if failure.is_final or num_retries >= sequence.submit.max_retries:
+            tried = f" (tried {num_retries + 1} times)" if not failure.is_final else ""
             self._fail(sequence, f"{failure.reason}{tried}")
             return
         log.warning("%s is tried again: %s", sequence.sequence_id, failure.reason)
