@@ -42,14 +42,18 @@ _MIN_SHARED_WORK = 1 << 23
 class PackedWeight:
     """A weight in the library's own arrangement. Made by ``pack``; never modified.
 
+    Its products are shared by the team of as many threads as torch had when it was packed: a step
+    of few rows may run torch's own operators in one thread and these in all.
+
     Attributes:
         num_columns: N.
     """
 
-    __slots__ = ("_is_whole", "_packed_NK", "num_columns")
+    __slots__ = ("_is_whole", "_packed_NK", "_team", "num_columns")
 
     def __init__(self, packed_NK: Tensor, num_columns: int) -> None:
         self._packed_NK = packed_NK
+        self._team = team_of(torch.get_num_threads())
         self._is_whole = num_columns % COLUMN_MULTIPLE == 0
         self.num_columns = num_columns
 
@@ -58,14 +62,14 @@ class PackedWeight:
 
         Many rows are shared among threads, in numbers that do not matter.
         """
-        num_threads, num_rows = torch.get_num_threads(), x_TK.shape[0]
+        num_threads, num_rows = self._team.num_threads, x_TK.shape[0]
         if num_threads == 1 or num_rows * x_TK.shape[1] * self.num_columns < _MIN_SHARED_WORK:
             out_TN = _multiply(x_TK, self._packed_NK, None)
             return out_TN if self._is_whole else out_TN[:, : self.num_columns].contiguous()
         sizes = row_rule().shares(num_rows, num_threads)
         out_TN = x_TK.new_empty((num_rows, self.num_columns))
         parts = zip(x_TK.split(sizes), out_TN.split(sizes), strict=True)
-        team_of(num_threads).run([partial(self.product_into, *part) for part in parts])
+        self._team.run([partial(self.product_into, *part) for part in parts])
         return out_TN
 
     def product_into(self, x_TK: Tensor, out_TN: Tensor) -> None:
