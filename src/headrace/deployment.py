@@ -51,6 +51,8 @@ MAX_REPLICAS = 64
 HERE = "here"
 LOOPBACK = "127.0.0.1"
 ROLE_TABLES = ("prefill", "decode", "mono")
+# Knobs of the engine that a role may have its own of; 0 takes the common one.
+OWN_KNOBS = ("block_size", "kv_cache_mib")
 
 
 class ReplicaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,6 +64,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         ep: Ranks that share the experts; 0 takes all ranks of the replica (1 if dense).
         replicas: How many of them.
         block_size: Tokens of a KV block; 0 takes the engine's.
+        kv_cache_mib: Size of each rank's pool [MiB]; 0 takes the engine's.
         hosts: Where they run: one name for all of them or one for each, ``here`` being the host
             of the command; none puts all of them here.
     """
@@ -71,6 +74,7 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ep: int = 0
     replicas: int = 1
     block_size: int = 0
+    kv_cache_mib: int = 0
     hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -81,6 +85,11 @@ class ReplicaConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         if not 1 <= self.replicas <= MAX_REPLICAS:
             raise ConfigError(f"replicas={self.replicas}: expected 1 to {MAX_REPLICAS}")
+
+    def engine(self, common: EngineConfig) -> EngineConfig:
+        """Return the knobs of the role's ranks: the common ones, but for what it has its own of."""
+        own = {name: getattr(self, name) for name in OWN_KNOBS if getattr(self, name)}
+        return msgspec.structs.replace(common, **own) if own else common
 
     def host_of(self, index: int) -> str:
         """Return the name of the host of one of the replicas."""
@@ -137,6 +146,7 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         _check_block_size("engine", self.engine.block_size)
         for role, replica in self.roles:
             _check_block_size(role, replica.block_size or self.engine.block_size)
+            _check_engine(role, replica, self.engine)
         if self.chaos:
             self._check_chaos(parse_chaos(self.chaos))
         self._check_hosts()
@@ -196,6 +206,13 @@ def _check_block_size(where: str, block_size: int) -> None:
             f"{where} block_size={block_size}: expected a divisor of {KV_TILE_TOKENS}, "
             f"such as 16, 32, 64 or 128"
         )
+
+
+def _check_engine(role: str, replica: ReplicaConfig, common: EngineConfig) -> None:
+    try:
+        replica.engine(common)
+    except ConfigError as error:
+        raise ConfigError(f"{role} {error}") from error
 
 
 def _check_loopback(host: str) -> None:
@@ -328,7 +345,7 @@ def launch_specs(
             f"{role}{index}",
             role,
             replica.sharding(is_moe=is_moe),
-            replica.block_size,
+            replica.engine(config.engine),
             replica.host_of(index),
         )
         for role, replica in config.roles
@@ -355,7 +372,7 @@ def launch_specs(
             faults=faults,
             host=(addresses or {}).get(plan.host, LOOPBACK),
             spans_hosts=addresses is not None,
-            engine=_with_block_size(config.engine, plan.block_size),
+            engine=plan.engine,
         )
         for plan in planned
         for rank in range(plan.sharding.num_ranks)
@@ -368,9 +385,5 @@ class _Plan(NamedTuple):
     name: str
     role: Role
     sharding: Sharding
-    block_size: int
+    engine: EngineConfig
     host: str
-
-
-def _with_block_size(engine: EngineConfig, block_size: int) -> EngineConfig:
-    return msgspec.structs.replace(engine, block_size=block_size) if block_size else engine

@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from headrace.models.checkpoint.folder import read_config
 from headrace.models.embedded import embedded_folder
 from headrace.text.tokenizer import Tokenizer
 from tests.support.deserters import desert_all
@@ -126,6 +127,29 @@ def test_a_prompt_over_any_replicas_limit_is_refused_and_leaves_nothing(
         "output_tokens_total"
     )
     assert wait_metrics(server.url, lambda page: page.is_settled).faults == []
+
+
+def test_a_prompt_that_only_the_prefiller_cannot_hold_is_refused_and_leaves_nothing(
+    script: Path,
+) -> None:
+    layers = read_config(embedded_folder()).cache_schema("float32")
+    token_bytes = sum(2 * layer.num_kv_heads * layer.token_bytes for layer in layers)
+    decode_tokens, prefill_tokens = (8 << 20) // token_bytes, (1 << 20) // (token_bytes // 2)
+    prompt = [300] * (prefill_tokens + 20)
+    assert len(prompt) + 100 < decode_tokens, "the decoder could hold it"
+    roles = ("--prefill", "tp=2,ep=2,kv_cache_mib=1", "--decode", "dp=2,ep=2")
+    with running_server(f"replay:{script}", *roles, *SMALL) as running:
+        for is_stream in (False, True):
+            answer = post(running, prompt=prompt, stream=is_stream)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["param"]) == (400, "prompt")
+            assert error["code"] == "context_length_exceeded"
+        page = wait_metrics(running.url, lambda page: page.is_settled)
+        assert page.faults == []
+        assert page.total("output_tokens_total") == 0
+        fitting = post(running, prompt=prompt[: prefill_tokens - 20], max_tokens=4)
+        assert fitting.json()["usage"]["completion_tokens"] == 4
+        assert wait_metrics(running.url, lambda page: page.is_settled).faults == []
 
 
 def test_a_deserted_call_is_over_at_once(split: ServerProcess) -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from headrace.core.launch import EngineConfig
-from headrace.core.layouts import CacheLayout, KvSchema
+from headrace.core.layouts import CacheLayout
 from headrace.core.messages import (
     Abort,
     CancelSession,
@@ -38,6 +38,7 @@ from headrace.core.sharding import Role, Sharding, split_range
 from headrace.engine.decode import DecodeRank
 from headrace.engine.emitter import Emitter
 from headrace.engine.prefill import PrefillLead, PrefillWorker
+from headrace.engine.prefill_gate import PrefillGate
 from headrace.engine.receiving import Receiving
 from headrace.engine.replay import ReplayBackend, Script
 from headrace.engine.stepper import Stepper
@@ -48,46 +49,17 @@ from headrace.transfer.fake import FakeTransport
 from headrace.transfer.fake_network import FakeNetwork
 from headrace.transfer.fake_network import Script as NetworkScript
 from headrace.transfer.sender import SendSessions
+from tests.support.engine_parts import (
+    EOS,
+    NUM_KV_HEADS,
+    SCHEMAS,
+    VOCAB_SIZE,
+    ManualClock,
+    PrefillRank,
+    make_backend,
+    minted,
+)
 from tests.support.text_tokenizers import byte_tokenizer
-
-NUM_KV_HEADS = 4
-SCHEMAS = (KvSchema(num_kv_heads=NUM_KV_HEADS, head_dim=2, dtype="float32"),) * 2
-VOCAB_SIZE = 261
-EOS = 258
-
-
-class ManualClock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.time_s = 0.0
-
-    def now_s(self) -> float:
-        return self.time_s
-
-
-def make_backend(
-    layout: CacheLayout, buffer: memoryview, scripts: Sequence[Script]
-) -> ReplayBackend:
-    """Return a replay back end attached to a region."""
-    backend = ReplayBackend(
-        scripts,
-        vocab_size=VOCAB_SIZE,
-        eos_token_id=EOS,
-        schemas=layout.layers,
-        heads=layout.heads,
-    )
-    backend.attach(buffer, num_blocks=layout.num_blocks, block_size=layout.block_size)
-    return backend
-
-
-@dataclass(slots=True)
-class PrefillRank:
-    """One rank of the prefill replica."""
-
-    transfer: TransferEngine
-    worker: PrefillWorker
-    senders: SendSessions
 
 
 @dataclass(kw_only=True)
@@ -101,6 +73,8 @@ class World:
     scripts: Sequence[Script] = (Script(tokens=[65 + index % 26 for index in range(200)]),)
     network_script: NetworkScript = field(default_factory=NetworkScript)
     max_model_tokens: int = 4096
+    backend_kind: type[ReplayBackend] = ReplayBackend
+    stepper_kind: type[Stepper] = Stepper
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
@@ -110,6 +84,7 @@ class World:
         self.network = FakeNetwork(self.network_script)
         self.prefill: list[PrefillRank] = []
         self.lead: PrefillLead | None = None
+        self.decode_generation = self.prefill_generation = 1
         self._make_decode()
         if self.tp:
             self._make_prefill()
@@ -139,7 +114,9 @@ class World:
         )
 
     def _make_decode(self) -> None:
-        self.transfer = self._engine("decode", rank=0)
+        generation = self.decode_generation
+        self.decode_address = minted("decode", generation)
+        self.transfer = self._engine("decode", rank=0, generation=generation)
         layout = self.layout(self.num_blocks)
         self.region, descriptor = self.transfer.allocate(layout)
         self.pool = self._pool(self.num_blocks)
@@ -148,17 +125,19 @@ class World:
             self.receiving = Receiving(
                 engine=self.transfer,
                 region=descriptor,
-                name="decode.1",
-                address="decode",
+                name=f"decode.{generation}",
+                address=self.decode_address,
                 send=self.send,
                 clock=self.clock,
                 timeout_s=self.config.session_timeout_s,
             )
-        self.backend = make_backend(layout, self.region.buffer, self.scripts)
+        self.backend = make_backend(
+            layout, self.region.buffer, self.scripts, kind=self.backend_kind
+        )
         self.rank = DecodeRank(
             config=self.config,
             pool=self.pool,
-            stepper=Stepper(self.backend),
+            stepper=self.stepper_kind(self.backend),
             receiving=self.receiving,
             emitter=Emitter(
                 rank=0,
@@ -177,24 +156,26 @@ class World:
         )
 
     def _make_prefill(self) -> None:
+        generation = self.prefill_generation
+        self.prefill = []
         layouts = [
             self.layout(self.prefill_blocks, split_range(NUM_KV_HEADS, self.tp, rank))
             for rank in range(self.tp)
         ]
         self.prefill_pool = self._pool(self.prefill_blocks)
         for rank, layout in enumerate(layouts):
-            transfer = self._engine(f"prefill{rank}", rank=rank)
+            transfer = self._engine(f"prefill{rank}", rank=rank, generation=generation)
             region, _ = transfer.allocate(layout)
             senders = SendSessions(
                 transfer,
                 region=region,
                 sources=layouts,
                 rank=rank,
-                generation=1,
-                lead_address="prefill0",
+                generation=generation,
+                lead_address=self.prefill_address(0),
             )
             worker = PrefillWorker(
-                backend=make_backend(layout, region.buffer, self.scripts),
+                backend=make_backend(layout, region.buffer, self.scripts, kind=self.backend_kind),
                 senders=senders,
                 send=self.send,
             )
@@ -203,16 +184,26 @@ class World:
             config=self.config,
             worker=self.prefill[0].worker,
             pool=self.prefill_pool,
+            gate=PrefillGate(
+                layouts=layouts,
+                vocab_size=VOCAB_SIZE,
+                max_model_tokens=self.max_model_tokens,
+            ),
             num_ranks=self.tp,
-            generation=1,
+            generation=generation,
             tell_followers=self._tell_followers,
             send=self.send,
             clock=self.clock,
         )
 
-    def _engine(self, name: str, *, rank: int) -> TransferEngine:
-        transport = FakeTransport(self.network, name=name, rank=rank, generation=1)
-        engine = TransferEngine(transport, rank=rank, generation=1)
+    def prefill_address(self, rank: int) -> str:
+        return minted(f"prefill{rank}", self.prefill_generation)
+
+    def _engine(self, name: str, *, rank: int, generation: int) -> TransferEngine:
+        transport = FakeTransport(
+            self.network, name=minted(name, generation), rank=rank, generation=generation
+        )
+        engine = TransferEngine(transport, rank=rank, generation=generation)
         engine.open()
         # Worlds are many and short: their descriptors go with them.
         weakref.finalize(self, engine.close)
@@ -220,7 +211,7 @@ class World:
 
     def _tell_followers(self, message: Message) -> None:
         for rank in range(1, self.tp):
-            self.send(f"prefill{rank}", message)
+            self.send(self.prefill_address(rank), message)
 
     def announce(
         self,
@@ -235,7 +226,11 @@ class World:
             role=Role.PREFILL,
             sharding=Sharding(tp=self.tp),
             ranks=[
-                RankInfo(rank=rank, generation=1, address=f"prefill{rank}")
+                RankInfo(
+                    rank=rank,
+                    generation=self.prefill_generation,
+                    address=self.prefill_address(rank),
+                )
                 for rank in (range(self.tp) if ranks is None else ranks)
             ],
             is_up=is_up,
@@ -257,6 +252,7 @@ class World:
         prefill_replica: str = "prefill",
         resumed: Sequence[Resumed] = (),
         num_retries: int = 0,
+        max_retries: int = 2,
         **settings: object,
     ) -> str:
         """Give the decode rank a request; greedy unless ``params`` says otherwise."""
@@ -275,6 +271,7 @@ class World:
                 trace=trace,
                 resumed=list(resumed),
                 num_retries=num_retries,
+                max_retries=max_retries,
             )
         )
         return request_id
@@ -287,15 +284,19 @@ class World:
         self.clock.time_s += seconds
         if prefill and self.lead is not None:
             self._turn_prefill(self.lead)
-        self.network.pump()
+        self.pump()
         self._turn_decode()
         for message in self.mail.pop("edge", []):
             assert isinstance(message, Outputs)
             for output in message.outputs:
                 self.outputs[output.request_id].append(output)
 
+    def pump(self) -> None:
+        """Let whatever is due land and ring."""
+        self.network.pump()
+
     def _turn_decode(self) -> None:
-        for message in self.mail.pop("decode", []):
+        for message in self.mail.pop(self.decode_address, []):
             assert self.receiving is not None
             self.receiving.on_message(message)
         if self.receiving is not None:
@@ -313,11 +314,11 @@ class World:
         if lead.wants_step:
             lead.step()
         for number in range(1, self.tp):
-            for message in self.mail.pop(f"prefill{number}", []):
+            for message in self.mail.pop(self.prefill_address(number), []):
                 self._take_follower(self.prefill[number].worker, message)
 
     def _take_lead_mail(self, lead: PrefillLead) -> None:
-        for message in self.mail.pop("prefill0", []):
+        for message in self.mail.pop(self.prefill_address(0), []):
             match message:
                 case PrefillRequest():
                     lead.on_request(message)

@@ -65,6 +65,17 @@ def test_every_rank_of_every_replica_has_its_spec_in_order() -> None:
     assert len({spec.address for spec in made}) == 6
 
 
+def test_a_role_may_have_pools_of_its_own_size() -> None:
+    config = DeploymentConfig(
+        prefill=ReplicaConfig(kv_cache_mib=3),
+        decode=ReplicaConfig(),
+        engine=EngineConfig(kv_cache_mib=8, max_sequences=5),
+    )
+    engines = [spec.engine for spec in specs(config)]
+    assert [(one.kv_cache_mib, one.max_sequences) for one in engines] == [(3, 5), (8, 5)]
+    assert parse_sharding("tp=2,kv_cache_mib=3", where="--prefill") == {"tp": 2, "kv_cache_mib": 3}
+
+
 def test_experts_are_split_over_all_ranks_unless_said_otherwise_or_there_are_none() -> None:
     assert [spec.sharding.ep for spec in specs(SPLIT)] == [2] * 6
     assert [spec.sharding.ep for spec in specs(SPLIT, is_moe=False)] == [1] * 6
@@ -114,6 +125,7 @@ def test_flags_change_single_keys_of_a_table(tmp_path: Path) -> None:
         ("[prefill]\ntp = 2", "prefill without decode"),
         ("transport = 'pigeon'", "transport='pigeon': expected one of shm, tcp"),
         ("[mono]\nblock_size = 48", "mono block_size=48: expected a divisor of 128"),
+        ("[mono]\nkv_cache_mib = -1", "mono kv_cache_mib=-1: expected 0 to"),
         ("model = ", "not valid TOML"),
     ],
 )

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from headrace.cli.source import REPLAY, ModelSource
 from headrace.cluster.doctor.finding import Needs
 from headrace.comm.segment import segment_bytes
+from headrace.core.addresses import parse_address
 from headrace.core.launch import LaunchSpec
 from headrace.core.layouts import ITEM_BYTES
 from headrace.core.sharding import Role, split_range
@@ -52,6 +53,17 @@ def needs_of(config: DeploymentConfig, source: ModelSource) -> Needs:
         kv_bytes=sum(_kv_bytes(spec, source.config, is_replay=is_replay) for spec in specs),
         group_bytes=_group_bytes(specs),
         longest_name=max((len(f"{spec.name}{_LONGEST_SUFFIX}") for spec in specs), default=0),
+        peers=_agents(config),
+    )
+
+
+def _agents(config: DeploymentConfig) -> tuple[tuple[str, int], ...]:
+    """Return where the agents listen whose hosts run a replica, in order of the hosts' names."""
+    used = set(config.places.values())
+    return tuple(
+        parse_address(address, where=f"hosts.{name}")
+        for name, address in sorted(config.hosts.items())
+        if name in used
     )
 
 

@@ -205,7 +205,7 @@ class Plan:
 def decode_block_size(config: DeploymentConfig) -> int:
     """Return the block size of the ranks that decode [tokens]."""
     _, replica = config.roles[-1]
-    return replica.block_size or config.engine.block_size
+    return replica.engine(config.engine).block_size
 
 
 def make_plan(

@@ -13,7 +13,7 @@ import struct
 
 import msgspec
 
-from headrace.core.errors import ProtocolError
+from headrace.core.errors import ConfigError, ProtocolError
 from headrace.core.messages import AnyMessage, Message
 
 PROTOCOL_VERSION = 1
@@ -66,7 +66,8 @@ class Codec:
             raise ProtocolError("frame with a wrong key")
         try:
             return self._decoder.decode(payload)
-        except (msgspec.MsgspecError, ValueError) as error:
+        except (msgspec.MsgspecError, ValueError, ConfigError) as error:
+            # Layouts check themselves, wherever they come from.
             raise ProtocolError(f"frame that does not parse: {error}") from error
 
     def seal(self, data: bytes, *, purpose: bytes) -> bytes:

@@ -7,6 +7,7 @@ layer, and for whom. Nothing here writes anything; the engine does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -180,6 +181,7 @@ def told_position(counters: Mapping[str, float]) -> str:
         >>> told_position({"headrace_step": 12, "headrace_layer": 3})
         'step 12, layer 3'
     """
-    if "headrace_step" not in counters:
+    step, layer = counters.get("headrace_step", math.nan), counters.get("headrace_layer", -1.0)
+    if not (math.isfinite(step) and math.isfinite(layer)):
         return ""
-    return position(int(counters["headrace_step"]), int(counters.get("headrace_layer", -1)))
+    return position(int(step), int(layer))

@@ -68,6 +68,7 @@ class Submit(Message):
         trace: Send raw logits and KV digests along: ``verify`` compares deployments so.
         resumed: Choices unfinished when the last rank was lost; empty for a new request.
         num_retries: How often the request was begun again, wherever the fault was.
+        max_retries: How often it may be at most.
     """
 
     request_id: str
@@ -81,6 +82,7 @@ class Submit(Message):
     trace: bool = False
     resumed: list[Resumed] = []
     num_retries: int = 0
+    max_retries: int = 2
 
 
 class Abort(Message):

@@ -14,19 +14,20 @@ from headrace.engine.loops import PrefillLoop
 from headrace.engine.orders import Orders
 from headrace.engine.parts import Parts
 from headrace.engine.prefill import PrefillLead, PrefillWorker
+from headrace.engine.prefill_gate import PrefillGate
 from headrace.engine.rank_counters import part_counters
 from headrace.transfer.sender import SendSessions
 
 
 def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
     """Return the loop of a prefill rank; what it opened closes with ``stack``."""
-    spec = parts.spec
+    spec, layouts = parts.spec, source_layouts(parts.layout, parts.spec.sharding.tp)
     worker = PrefillWorker(
         backend=parts.loaded.backend,
         senders=SendSessions(
             parts.transfer,
             region=parts.region,
-            sources=source_layouts(parts.layout, spec.sharding.tp),
+            sources=layouts,
             rank=spec.rank,
             generation=spec.generation,
             lead_address=parts.peer_address(0),
@@ -40,6 +41,11 @@ def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
             config=spec.engine,
             worker=worker,
             pool=parts.pool,
+            gate=PrefillGate(
+                layouts=layouts,
+                vocab_size=parts.loaded.backend.vocab_size,
+                max_model_tokens=parts.loaded.max_model_tokens,
+            ),
             num_ranks=spec.sharding.num_ranks,
             generation=spec.generation,
             tell_followers=parts.tell_peers,

@@ -19,6 +19,7 @@ from headrace.engine.receiving import Failure, Receiving
 from headrace.engine.roster import Roster
 from headrace.engine.sequence import Phase, Sequence, line_groups, make_sequences
 from headrace.engine.stepper import Stepper
+from headrace.engine.submit_check import check_submit
 from headrace.kvcache.block_table import BlockTable, blocks_for, blocks_to_open
 from headrace.kvcache.pool import BlockPool
 from headrace.kvcache.prefix import PrefixHit
@@ -26,9 +27,6 @@ from headrace.scheduler.admission import Limits, Room, Waiting, admit, check_fit
 from headrace.scheduler.plan import PromptWork, Running, plan_step
 from headrace.text.output import OutputTextStream
 from headrace.text.tokenizer import Tokenizer
-
-# A prompt or a place that fails this often will fail again.
-MAX_RETRIES = 2
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +90,17 @@ class DecodeRank:
     # -- what arrives --------------------------------------------------------------------
 
     def submit(self, submit: Submit) -> None:
-        """Take a request into the line, or end it at once with one clear line."""
+        """Take a request into the line, or end it at once with one clear line.
+
+        A repeat of one that is in the line changes nothing.
+        """
+        if self.roster.of_request(submit.request_id):
+            return
+        try:
+            check_submit(submit, vocab_size=self._stepper.vocab_size)
+        except RequestError as error:
+            self._emitter.refuse(submit, str(error))
+            return
         sequences = make_sequences(
             submit,
             first_order=self.roster.take_orders(submit.num_choices),
@@ -322,8 +330,10 @@ class DecodeRank:
             sequence.is_outgrown = True
             self.roster.move(sequence, Phase.WAITING)
             return
-        if failure.is_final or sequence.ledger.num_retries >= MAX_RETRIES:
-            tried = f" (tried {MAX_RETRIES + 1} times)" if not failure.is_final else ""
+        # What failed that often, in one place or several, will fail again.
+        num_retries = sequence.ledger.num_retries
+        if failure.is_final or num_retries >= sequence.submit.max_retries:
+            tried = f" (tried {num_retries + 1} times)" if not failure.is_final else ""
             self._fail(sequence, f"{failure.reason}{tried}")
             return
         log.warning("%s is tried again: %s", sequence.sequence_id, failure.reason)

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection
 
-from headrace.core.messages import Message, Output, Outputs, TokenLogprob, Trace
+from headrace.core.messages import Message, Output, Outputs, Submit, TokenLogprob, Trace
 from headrace.core.requests import FinishReason
 from headrace.engine.sequence import Sequence
+
+# Choices that are told that their request is refused: more than anybody may ask for.
+MAX_REFUSED = 128
 
 
 class Emitter:
@@ -87,6 +90,20 @@ class Emitter:
                 error=error,
             )
         )
+
+    def refuse(self, submit: Submit, error: str) -> None:
+        """End a request before it has sequences."""
+        choices = [each.choice for each in submit.resumed] or range(submit.num_choices)
+        for choice in choices[:MAX_REFUSED]:
+            self._pending[submit.reply_to].append(
+                Output(
+                    request_id=submit.request_id,
+                    choice=choice,
+                    token_ids=[],
+                    finish_reason=FinishReason.ERROR,
+                    error=error,
+                )
+            )
 
     def flush(self) -> None:
         """Send what the step added: one message per edge."""

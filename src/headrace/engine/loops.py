@@ -260,7 +260,7 @@ class PrefillLoop:
         match message:
             case OpenSend():
                 self._worker.open(message)
-            case RunStep():
+            case RunStep() if message.step > self._worker.steps:
                 self._worker.run(message)
             case CancelSession():
                 self._worker.cancel(message)

@@ -26,6 +26,7 @@ from headrace.core.messages import (
 )
 from headrace.core.plans import Chunk
 from headrace.engine.backend import Backend, Row
+from headrace.engine.prefill_gate import PrefillGate
 from headrace.engine.prefill_job import Job
 from headrace.kvcache.block_table import BlockTable, blocks_for, blocks_to_open
 from headrace.kvcache.pool import BlockPool
@@ -71,8 +72,10 @@ class PrefillWorker:
         return {request.reply_to for request in list(self._requests.values())}
 
     def open(self, order: OpenSend) -> bool:
-        """Take part in a session, and send at once what is cached; False if it cannot be sent."""
+        """Take part in a session, once; send what is cached. False if it cannot be sent."""
         request = order.request
+        if request.session_id in self._requests:
+            return True
         if not self._senders.open(request, block_ids=order.block_ids):
             return False
         self._requests[request.session_id] = request
@@ -143,6 +146,7 @@ class PrefillLead:
         config: The engine's knobs.
         worker: This rank's own worker; gets every order that the followers get.
         pool: The replica's blocks: all ranks use equal ids.
+        gate: Judges what is let in.
         num_ranks: Ranks of the replica.
         generation: This rank's generation, for refusals.
         tell_followers: Sends a message to every other rank of the replica.
@@ -156,6 +160,7 @@ class PrefillLead:
         config: EngineConfig,
         worker: PrefillWorker,
         pool: BlockPool,
+        gate: PrefillGate,
         num_ranks: int,
         generation: int,
         tell_followers: Callable[[Message], None],
@@ -165,6 +170,7 @@ class PrefillLead:
         self._config = config
         self._worker = worker
         self._pool = pool
+        self._gate = gate
         self._num_ranks = num_ranks
         self._generation = generation
         self._tell_followers = tell_followers
@@ -202,31 +208,28 @@ class PrefillLead:
     # -- messages ------------------------------------------------------------------------
 
     def on_request(self, request: PrefillRequest) -> None:
-        """Queue a session, or refuse it if this replica could never hold its prompt.
+        """Queue a session, or refuse it if this replica could never serve it.
 
-        What a decode rank asked before it was lost may come after the news.
+        What a decode rank asked before it was lost may come after the news. A repeat of a request
+        is ignored: its session is under way, or its blocks belong to somebody else by now.
         """
-        if request.reply_to in self._gone:
+        if request.reply_to in self._gone or not self._gate.is_new(request.session_id):
+            return
+        self._gate.remember(request.session_id)
+        reason = self._gate.refusal(request)
+        if reason:
+            self._refuse(request, reason)
             return
         job = Job(request=request, order=self._next_order, arrived_s=self._clock.now_s())
         self._next_order += 1
-        capacity = self._pool.num_blocks * self._pool.block_size
-        if job.num_prompt_tokens > capacity:
-            self._refuse(
-                request,
-                f"a prompt of {len(request.token_ids)} tokens does not fit the prefill "
-                f"replica's KV cache of {capacity}: serve it with a larger kv_cache_mib",
-            )
-            return
         self._waiting[request.session_id] = job
 
     def on_cancel(self, message: CancelSession) -> None:
         """Stop a session on every rank; each says quiet to the decoder by itself."""
-        job = self._waiting.pop(message.session_id, None)
+        self._gate.remember(message.session_id)
+        self.ended += self._waiting.pop(message.session_id, None) is not None
         running = self._computing.pop(message.session_id, None)
         self._tell(message)
-        if job is not None:
-            self.ended += 1
         if running is not None:
             self._drain(running)
 
@@ -247,14 +250,13 @@ class PrefillLead:
         self._gone[address] = None
         if len(self._gone) > MAX_GONE:
             del self._gone[next(iter(self._gone))]
-        for session_id, job in list(self._waiting.items()):
-            if job.request.reply_to == address:
-                del self._waiting[session_id]
+        for session_id, job in [*self._waiting.items(), *self._computing.items()]:
+            if job.request.reply_to != address:
+                continue
+            if self._waiting.pop(session_id, None):
                 self.ended += 1
-        for session_id, job in list(self._computing.items()):
-            if job.request.reply_to == address:
-                del self._computing[session_id]
-                self._drain(job)
+            else:
+                self._drain(self._computing.pop(session_id))
 
     # -- steps ---------------------------------------------------------------------------
 

@@ -48,7 +48,7 @@ class Prefillers:
         name = sequence.submit.prefill_replica
         if not name:
             return None
-        up = [replica for replica in self._replicas.values() if replica.is_up]
+        up = [each for each in self._replicas.values() if each.is_up and _is_whole(each)]
         ranked = sorted(up, key=lambda it: (it.name in sequence.failed_replicas, it.name != name))
         return next(iter(ranked), None)
 
@@ -61,6 +61,11 @@ def source_heads(replica: ReplicaInfo, target: CacheLayout) -> list[CacheLayout]
         msgspec.structs.replace(target, first_head=heads.start, num_heads=len(heads))
         for heads in held
     ]
+
+
+def _is_whole(replica: ReplicaInfo) -> bool:
+    """Whether every rank is there, or nobody could say who owes which head."""
+    return len(replica.ranks) == replica.sharding.num_ranks > 0
 
 
 def _key(replica: str, rank: RankInfo) -> tuple[str, int, int]:

@@ -8,6 +8,7 @@ given up stay here until their writers are known to be quiet.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -326,18 +327,21 @@ class Receiving:
             inbound.is_quiet = True
 
     def _on_started(self, message: SessionStarted) -> None:
-        sequence = self._account(message.session_id, message.queue_s)
+        queue_s = _seconds(message.queue_s)
+        sequence = self._account(message.session_id, queue_s)
         if sequence is None:
             return
-        sequence.ledger.queue_s += message.queue_s
+        sequence.ledger.queue_s += queue_s
         if not sequence.is_resumed:
             # Only the first pass was of the prompt, and only its last session brought it.
-            sequence.ledger.prefiller_cached_tokens = message.cached_tokens
+            cached_tokens = min(max(0, message.cached_tokens), sequence.num_prompt_tokens)
+            sequence.ledger.prefiller_cached_tokens = cached_tokens
 
     def _on_done(self, message: SessionDone, now_s: float) -> None:
-        sequence = self._account(message.session_id, message.compute_s)
+        compute_s = _seconds(message.compute_s)
+        sequence = self._account(message.session_id, compute_s)
         if sequence is not None:
-            sequence.ledger.prefill_s += message.compute_s
+            sequence.ledger.prefill_s += compute_s
         self._awaiting_done.pop(message.session_id, None)
         self._sessions.on_done(message.session_id, now_s=now_s)
 
@@ -367,3 +371,8 @@ class Receiving:
                 writers=writers,
             ),
         )
+
+
+def _seconds(told_s: float) -> float:
+    """Return a peer's time, or 0 for what is none: one NaN would spoil every sum it enters."""
+    return told_s if 0.0 <= told_s < math.inf else 0.0

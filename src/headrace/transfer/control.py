@@ -9,6 +9,7 @@ connection that breaks.
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,14 @@ COUNTS = ("sent", "refused", "received", "bad_frames", "repeated", "early", "res
 # How often an event loop looks after its links at least.
 SERVICE_MS = 200
 _IPC = "ipc://"
+# What connecting says of a text that is no address of a peer.
+_NO_ADDRESS = (
+    errno.EINVAL,
+    errno.ENAMETOOLONG,
+    errno.ENODEV,
+    zmq.EPROTONOSUPPORT,
+    zmq.ENOCOMPATPROTO,
+)
 # libzmq puts the path into a ``sockaddr_un`` of 108 bytes with the closing zero.
 _MAX_IPC_BYTES = 107
 
@@ -97,8 +106,8 @@ class ControlSocket:
         """Queue a message for a peer; never waits.
 
         Returns:
-            False when the peer's queue is full (it is stuck or gone); the message is dropped and
-            counted.
+            False when the peer's queue is full (it is stuck or gone), or its address is none; the
+            message is dropped and counted.
         """
         is_queued = self._put(address, self._codec.encode(message))
         self._counts["sent" if is_queued else "refused"] += 1
@@ -191,11 +200,16 @@ class ControlSocket:
                 Path(self._local_address.removeprefix(_IPC)).unlink()
 
     def _put(self, address: str, frame: bytes) -> bool:
-        if self._host:
-            return self._link(address).send(frame)
         try:
+            if self._host:
+                return self._link(address).send(frame)
             self._peer(address).send(frame, zmq.DONTWAIT)
         except zmq.Again:
+            return False
+        except zmq.ZMQError as error:
+            # Addresses come in messages: what is not one must not end whoever answers.
+            if error.errno not in _NO_ADDRESS:
+                raise
             return False
         return True
 
@@ -233,7 +247,11 @@ class ControlSocket:
             peer.setsockopt(zmq.LINGER, 0)
             peer.setsockopt(zmq.RECONNECT_IVL, 10)
             peer.setsockopt(zmq.RECONNECT_IVL_MAX, 1000)
-            peer.connect(address)
+            try:
+                peer.connect(address)
+            except zmq.ZMQError:
+                peer.close()
+                raise
             self._peers[address] = peer
         return self._peers[address]
 

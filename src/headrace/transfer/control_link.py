@@ -116,7 +116,11 @@ class Outgoing:
         self._socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         self._socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _SILENCE_MS)
         self._monitor: Any = self._socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED)
-        self._socket.connect(address)
+        try:
+            self._socket.connect(address)
+        except zmq.ZMQError:
+            self.close()
+            raise
 
     def send(self, frame: bytes) -> bool:
         """Queue a frame; False when the peer has not acknowledged ``max_unacked`` others."""

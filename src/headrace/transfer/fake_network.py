@@ -150,6 +150,15 @@ class FakeNetwork:
             for region in [one for one in self._regions if one.startswith(f"{name}/")]:
                 del self._regions[region]
 
+    def forget_writer(self, rank: int, *, generation: int) -> None:
+        """Drop what a source rank had posted: a dead process copies nothing."""
+        with self._lock:
+            self._posted = [
+                write
+                for write in self._posted
+                if (write.immediate.source_rank, write.immediate.generation) != (rank, generation)
+            ]
+
     def add_region(self, name: str, num_bytes: int) -> FakeRegion:
         """Make a region that writes can name."""
         region = FakeRegion(num_bytes, lambda: self._drop_region(name))

@@ -147,5 +147,7 @@ class ShmTransport:
                 f"region {target.name} ({target.transport}): expected an shm region of "
                 f"deployment {self._deployment_id}"
             )
-        if target.doorbell.rpartition("/")[0] != self._folder:
-            raise TransferError(f"doorbell {target.doorbell}: expected one in {self._run_dir}")
+        if target.doorbell.rpartition("/")[0] != self._folder or "\0" in target.doorbell:
+            raise TransferError(f"doorbell {target.doorbell!r}: expected one in {self._run_dir}")
+        if not 0 <= target.generation < 2**64:
+            raise TransferError(f"region {target.name}: generation {target.generation}")

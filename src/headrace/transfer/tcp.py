@@ -240,11 +240,11 @@ class TcpTransport:
             return link
         if link is not None:
             self._bury(link)
-        address = urlsplit(target.doorbell)
+        host, port = _host_and_port(target)
         link = Link(
             self._config,
-            host=address.hostname or "",
-            port=address.port or 0,
+            host=host,
+            port=port,
             target_generation=target.generation,
             counts=self._sent,
             on_news=self._ring,
@@ -274,6 +274,18 @@ class TcpTransport:
 def _number(target: RegionDescriptor) -> int:
     """Return the number of a tcp region at its owner."""
     base, _, number = target.name.rpartition("/")
-    if target.transport != "tcp" or base != target.doorbell or not number.isdecimal():
+    is_number = number.isascii() and number.isdecimal() and len(number) < 10
+    if target.transport != "tcp" or base != target.doorbell or not is_number:
         raise TransferError(f"region {target.name} ({target.transport}): expected a tcp region")
     return int(number)
+
+
+def _host_and_port(target: RegionDescriptor) -> tuple[str, int]:
+    host, port = None, None
+    with contextlib.suppress(ValueError):
+        address = urlsplit(target.doorbell)
+        if address.scheme == "tcp":
+            host, port = address.hostname, address.port
+    if not host or not port:
+        raise TransferError(f"doorbell {target.doorbell!r}: expected tcp://HOST:PORT")
+    return host, port

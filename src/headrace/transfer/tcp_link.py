@@ -215,7 +215,8 @@ class Link:
         try:
             self._connect()
             self._read_replies()
-        except (OSError, ProtocolError, TransferError) as error:
+        except (OSError, ValueError, ProtocolError, TransferError) as error:
+            # ValueError: a host name that no resolver takes.
             words = error.strerror if isinstance(error, OSError) else str(error)
             self.shut(f"connection to {self._name}: {words or error}")
         self._finish()

@@ -91,3 +91,30 @@ def test_ranks_on_other_hosts_ask_nothing_of_this_one(source: ModelSource) -> No
         mono=ReplicaConfig(hosts=("b",)), hosts={"b": "10.0.0.2:7100"}, key_file="k"
     )
     assert needs_of(elsewhere, source).num_ranks == 0
+
+
+def test_agents_of_hosts_that_run_something_are_peers(source: ModelSource) -> None:
+    config = load_deployment(
+        None,
+        {
+            "transport": "tcp",
+            "key_file": "key",
+            "hosts": {"b": "10.0.0.2:7100", "a": "gpu-1:7200", "idle": "10.0.0.9:7100"},
+            "prefill": {"replicas": 2, "hosts": ["b", "a"]},
+            "decode": {"dp": 2},
+        },
+    )
+    assert needs_of(config, source).peers == (("gpu-1", 7200), ("10.0.0.2", 7100))
+    assert needs_of(DeploymentConfig(), source).peers == ()
+
+
+def test_a_pool_of_a_roles_own_size_is_counted_as_such(source: ModelSource) -> None:
+    config = load_deployment(
+        None,
+        {
+            "prefill": {"kv_cache_mib": 2},
+            "decode": {"dp": 2},
+            "engine": {"kv_cache_mib": 4},
+        },
+    )
+    assert 9 * MIB < needs_of(config, source).kv_bytes <= 10 * MIB

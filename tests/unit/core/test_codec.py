@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.core.codec import MAX_FRAME_BYTES, Codec
 from headrace.core.errors import ProtocolError
-from headrace.core.messages import Abort, Output, Outputs, Submit, TokenLogprob, Wake
+from headrace.core.messages import Abort, Message, Output, Outputs, Submit, TokenLogprob, Wake
 from headrace.core.requests import FinishReason, Ledger, SamplingParams
+from tests.support.hostile import plain, received
 
 KEY = b"0123456789abcdef"
 
@@ -79,3 +82,26 @@ def test_oversized_frames_are_refused_before_parsing() -> None:
 def test_short_keys_are_refused() -> None:
     with pytest.raises(ProtocolError, match="at least 16"):
         Codec(b"short")
+
+
+def test_a_layout_that_cannot_be_is_refused_like_any_other_frame() -> None:
+    layout = {"layers": [], "first_head": 0, "num_heads": 1, "num_blocks": 1, "block_size": 17}
+    region = {"transport": "shm", "name": "n", "doorbell": "b", "rank": 0, "generation": 1}
+    request: Any = {
+        "type": "PrefillRequest",
+        "session_id": "s",
+        "imm": 1,
+        "reply_to": "x",
+        "token_ids": [1, 2],
+        "start": 0,
+        "block_ids": [0],
+        "target": {**region, "num_bytes": 1, "layout": layout},
+    }
+    with pytest.raises(ProtocolError, match="block_size=17"):
+        Codec(KEY).decode(Codec(KEY).encode(request))
+
+
+@given(st.one_of(plain(kind) for kind in Message.__subclasses__()))
+def test_any_object_of_a_known_type_is_a_message_or_refused(data: Any) -> None:
+    message = received(data)
+    assert message is None or type(message).__name__ == data["type"]

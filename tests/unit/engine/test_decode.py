@@ -7,7 +7,8 @@ import pytest
 from headrace.core.launch import EngineConfig
 from headrace.core.requests import FinishReason
 from headrace.engine.replay import Script
-from tests.support.engine_world import EOS, World
+from tests.support.engine_parts import EOS
+from tests.support.engine_world import World
 
 PROMPT = list(range(40))
 

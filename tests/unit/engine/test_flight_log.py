@@ -20,7 +20,7 @@ from headrace.engine.backend import Row
 from headrace.engine.flight_log import FlightLog
 from headrace.engine.prefill import PrefillWorker
 from tests.support.comm_ranks import run_ranks
-from tests.support.engine_world import ManualClock
+from tests.support.engine_parts import ManualClock
 
 WAIT = SessionWait(session_id="s", replica="prefill0", waited_s=3.0, missing_bytes={0: 5})
 

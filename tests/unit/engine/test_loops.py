@@ -29,7 +29,8 @@ from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import IDLE_WAKE_S, DecodeLoop, PrefillLoop
 from headrace.engine.orders import Orders
 from headrace.kvcache.pool import BlockPool
-from tests.support.engine_world import ManualClock, World
+from tests.support.engine_parts import ManualClock
+from tests.support.engine_world import World
 
 
 class ScriptedControl:

@@ -92,3 +92,17 @@ def test_a_copied_block_continues_like_the_original(folder: Path) -> None:
 def test_a_step_without_rows_yields_no_logits(folder: Path) -> None:
     backend = make(folder)
     assert backend.run([]).shape == (0, backend.vocab_size)
+
+
+def test_a_step_of_few_tokens_gives_torch_its_threads_back(folder: Path) -> None:
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        backend = make(folder)
+        backend.run([row(0, 5, [3], wants_logits=True)])
+        assert torch.get_num_threads() == 2
+        with pytest.raises(ValueError, match="blocks"):
+            backend.run([row(0, 20, [3])])
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)

@@ -36,6 +36,18 @@ def test_a_lost_push_is_tried_again_and_in_the_end_the_rank_is_named() -> None:
     world.check_idle()
 
 
+@pytest.mark.parametrize("max_retries", [0, 1, 4])
+def test_kv_that_does_not_come_is_asked_for_as_often_as_the_edge_allows(max_retries: int) -> None:
+    world = World(tp=2, network_script=NetworkScript(failing_ranks={1}))
+    request = world.submit(PROMPT, max_retries=max_retries)
+    world.run(request)
+    end = world.last(request)
+    assert end.finish_reason is FinishReason.ERROR
+    assert end.error.endswith(f"(tried {max_retries + 1} times)")
+    assert end.ledger is not None
+    assert end.ledger.num_sessions == max_retries + 1
+
+
 def test_a_push_lost_once_costs_time_and_nothing_else() -> None:
     undisturbed = World(tp=2)
     expected = undisturbed.submit(PROMPT)

@@ -16,7 +16,8 @@ from headrace.core.messages import Resumed
 from headrace.core.requests import FinishReason, Ledger
 from headrace.engine.replay import Script
 from headrace.engine.sequence import Phase
-from tests.support.engine_world import EOS, World
+from tests.support.engine_parts import EOS
+from tests.support.engine_world import World
 
 PROMPT = list(range(40))
 

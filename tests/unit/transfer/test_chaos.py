@@ -17,7 +17,7 @@ from headrace.transfer.chaos import REORDER_S, ChaosTransport
 from headrace.transfer.engine import TransferEngine
 from headrace.transfer.fake import FakeTransport
 from headrace.transfer.fake_network import FakeNetwork
-from tests.support.engine_world import ManualClock
+from tests.support.engine_parts import ManualClock
 from tests.support.transfer_layouts import split_layouts
 from tests.support.transfer_world import fragments
 

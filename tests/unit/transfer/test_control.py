@@ -264,3 +264,36 @@ async def test_a_loop_receives_and_sends_between_hosts(tmp_path: Path) -> None:
         await asyncio.wait_for(waiting, PATIENCE_S)
     rank.close()
     assert list(tmp_path.iterdir()) == []
+
+
+NO_ADDRESSES = [
+    "",
+    "nonsense",
+    "ipc://",
+    "ipc://\0x",
+    "ipc://" + "a" * 200,
+    "tcp://",
+    "udp://1.2.3.4:5",
+]
+
+
+@pytest.mark.parametrize("nowhere", NO_ADDRESSES)
+def test_what_is_no_address_is_refused_and_counted(
+    pair: tuple[ControlSocket, ControlSocket], nowhere: str
+) -> None:
+    a, b = pair
+    assert not a.send(nowhere, abort(1))
+    assert a.counters()["headrace_control_refused_total"] == 1
+    a.forget(nowhere)
+    a.send(b.address, abort(2))
+    assert receive(b, 1) == [abort(2)]
+
+
+@pytest.mark.parametrize("nowhere", NO_ADDRESSES)
+def test_between_hosts_what_is_no_address_is_refused_too(
+    spanning: tuple[ControlSocket, ControlSocket], nowhere: str
+) -> None:
+    a, b = spanning
+    assert not a.send(nowhere, abort(1))
+    a.send(b.address, abort(2))
+    assert receive(b, 1) == [abort(2)]

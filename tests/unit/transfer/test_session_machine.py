@@ -232,10 +232,7 @@ class TransferMachine(RuleBasedStateMachine):
 
     def die_and_come_back(self, rank: int) -> None:
         dead = self.prefillers[rank]
-        # A dead process copies nothing: what it had posted is gone with it.
-        self.network._posted = [
-            one for one in self.network._posted if one.immediate.generation != dead.generation
-        ]
+        self.network.forget_writer(rank, generation=dead.generation)
         dead.engine.close()
         self.prefillers[rank] = self.start_rank(rank)
         self.sessions.on_generation_dead(

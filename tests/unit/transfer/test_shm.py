@@ -1,6 +1,8 @@
 import os
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -82,3 +84,21 @@ def test_forgetting_a_region_unmaps_it_after_the_writes_before(tmp_path: Path) -
     world.settle(sender, [gone])
     assert "owner is gone" in gone.error()
     sender.close()
+
+
+@pytest.mark.parametrize("changes", [{"generation": -1}, {"generation": 2**64}, {"tail": "\0"}])
+def test_a_descriptor_that_nobody_could_ring_is_refused_and_the_worker_lives(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    world = ShmWorld(tmp_path)
+    sender = make_engine(world, "prefill.0")
+    receiver = make_engine(world, "decode.0")
+    _, target = receiver.allocate(split_layouts(1)[0])
+    source = sender.register(memoryview(np.ones(8, np.uint8)))
+    doorbell = target.doorbell + changes.pop("tail", "")
+    strange = msgspec.structs.replace(target, doorbell=doorbell, **changes)
+    with pytest.raises(TransferError, match=r"generation|expected one in"):
+        sender.write(source, strange, fragments((0, 0, 8)), imm=0)
+    world.settle(sender, [sender.write(source, target, fragments((0, 0, 8)), imm=1)])
+    sender.close()
+    receiver.close()

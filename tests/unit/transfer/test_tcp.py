@@ -1,6 +1,7 @@
 import os
 import threading
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -168,3 +169,29 @@ def test_links_that_ended_are_not_kept(lab: Lab) -> None:
         lab.sender.forget(lab.target)
         (link,) = lab.sender._transport._ending  # type: ignore[attr-defined]
         wait_until(lambda link=link: not link.is_alive(), "its threads ended")
+
+
+@pytest.mark.parametrize(
+    "doorbell", ["tcp://h:99999", "tcp://h:x", "tcp://h", "tcp://:5", "http://h:5", "tcp://[:5", ""]
+)
+def test_a_doorbell_that_is_no_address_is_refused(lab: Lab, doorbell: str) -> None:
+    lab.receiver()
+    strange = msgspec.structs.replace(lab.target, doorbell=doorbell, name=f"{doorbell}/0")
+    with pytest.raises(TransferError, match="expected"):
+        lab.sender.write(lab.source, strange, fragments((0, 0, 8)), imm=0)
+
+
+def test_a_region_number_that_fits_no_frame_is_refused(lab: Lab) -> None:
+    lab.receiver()
+    strange = msgspec.structs.replace(lab.target, name=f"{lab.target.doorbell}/{2**32}")
+    with pytest.raises(TransferError, match="expected a tcp region"):
+        lab.sender.write(lab.source, strange, fragments((0, 0, 8)), imm=0)
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b"])
+def test_a_host_that_no_resolver_takes_fails_its_writes_at_once(lab: Lab, host: str) -> None:
+    lab.receiver()
+    lab.target = msgspec.structs.replace(
+        lab.target, doorbell=f"tcp://{host}:5", name=f"tcp://{host}:5/0"
+    )
+    assert f"connection to {host}:5" in lab.send(0)

@@ -6,7 +6,9 @@ what a step of few rows waits for, and half are kept.
 
 The kernels take a few rows at a time, and those for one and two rows add in another order than
 those for more, so a product's rows may depend on how many there are. Exact products are given
-numbers of rows that were found not to matter on the machine at hand (``RowRule``).
+numbers of rows that were found not to matter on the machine at hand (``RowRule``). Columns go by
+sixteens or, with AVX-512, by thirty-twos, and what is left over goes another way: weights are
+padded with zero columns, so that no column is ever left over, whatever slice a rank holds.
 
 Shape letters: T = rows (tokens)   K = inner width   N = columns   S = leaves of a canonical sum
 """
@@ -26,6 +28,9 @@ from headrace.kernels.team import team_of
 
 _MAX_WEIGHT = 65504.0
 
+# The kernels' widest run of columns.
+COLUMN_MULTIPLE = 32
+
 # Numbers of rows that are tried one by one.
 _MAX_FEW_ROWS = 64
 
@@ -37,14 +42,19 @@ _MIN_SHARED_WORK = 1 << 23
 class PackedWeight:
     """A weight in the library's own arrangement. Made by ``pack``; never modified.
 
+    Its products are shared by the team of as many threads as torch had when it was packed: a step
+    of few rows may run torch's own operators in one thread and these in all.
+
     Attributes:
         num_columns: N.
     """
 
-    __slots__ = ("_packed_NK", "num_columns")
+    __slots__ = ("_is_whole", "_packed_NK", "_team", "num_columns")
 
     def __init__(self, packed_NK: Tensor, num_columns: int) -> None:
         self._packed_NK = packed_NK
+        self._team = team_of(torch.get_num_threads())
+        self._is_whole = num_columns % COLUMN_MULTIPLE == 0
         self.num_columns = num_columns
 
     def product(self, x_TK: Tensor) -> Tensor:
@@ -52,18 +62,22 @@ class PackedWeight:
 
         Many rows are shared among threads, in numbers that do not matter.
         """
-        num_threads, num_rows = torch.get_num_threads(), x_TK.shape[0]
+        num_threads, num_rows = self._team.num_threads, x_TK.shape[0]
         if num_threads == 1 or num_rows * x_TK.shape[1] * self.num_columns < _MIN_SHARED_WORK:
-            return _multiply(x_TK, self._packed_NK, None)
+            out_TN = _multiply(x_TK, self._packed_NK, None)
+            return out_TN if self._is_whole else out_TN[:, : self.num_columns].contiguous()
         sizes = row_rule().shares(num_rows, num_threads)
         out_TN = x_TK.new_empty((num_rows, self.num_columns))
         parts = zip(x_TK.split(sizes), out_TN.split(sizes), strict=True)
-        team_of(num_threads).run([partial(self.product_into, *part) for part in parts])
+        self._team.run([partial(self.product_into, *part) for part in parts])
         return out_TN
 
     def product_into(self, x_TK: Tensor, out_TN: Tensor) -> None:
         """Multiply fp32 rows into fp32 rows of the caller's, both contiguous."""
-        _multiply_into(x_TK, self._packed_NK, None, output=out_TN)
+        if self._is_whole:
+            _multiply_into(x_TK, self._packed_NK, None, output=out_TN)
+        else:
+            out_TN.copy_(_multiply(x_TK, self._packed_NK, None)[:, : self.num_columns])
 
 
 def why_not_packed(dtype: torch.dtype, *, exact: bool) -> str | None:
@@ -95,8 +109,12 @@ def pack(weight_NK: Tensor) -> PackedWeight:
     if weight_NK.numel() and float(weight_NK.abs().amax()) > _MAX_WEIGHT:
         raise ValueError(f"a weight beyond {_MAX_WEIGHT:g} does not fit fp16")
     _silence_first_use()
+    num_columns = weight_NK.shape[0]
+    missing = -num_columns % COLUMN_MULTIPLE
+    if missing:
+        weight_NK = torch.constant_pad_nd(weight_NK, (0, 0, 0, missing))
     packed = torch.ops.aten.fbgemm_pack_gemm_matrix_fp16(weight_NK)
-    return PackedWeight(packed, weight_NK.shape[0])
+    return PackedWeight(packed, num_columns)
 
 
 def num_padded_rows(num_rows: int) -> int:
@@ -150,19 +168,20 @@ def row_rule() -> RowRule:
     """Find the rule: some hundred small products, measured once a process."""
     is_good = [False] + [True] * _MAX_FEW_ROWS
     generator = torch.Generator().manual_seed(0)
-    for num_columns, width in ((64, 48), (80, 200), (48, 640)):
+    cut = COLUMN_MULTIPLE
+    for num_columns, width in ((2 * cut, 48), (3 * cut, 200), (2 * cut, 640)):
         weight_NK = torch.randn((num_columns, width), generator=generator).bfloat16()
         x_TK = torch.randn((_MAX_FEW_ROWS + 3, width), generator=generator)
-        whole, part = pack(weight_NK), pack(weight_NK[16:])
+        whole, part = pack(weight_NK), pack(weight_NK[cut:])
         # The middle one of three rows: every kernel but those for one and two rows has done it.
         expected_TN = torch.cat([whole.product(x_TK[i : i + 3])[1:2] for i in range(len(x_TK) - 2)])
         for num_rows in range(1, _MAX_FEW_ROWS + 1):
             rows_TK = x_TK[1 : 1 + num_rows].contiguous()
             is_good[num_rows] &= torch.equal(whole.product(rows_TK), expected_TN[:num_rows])
-            is_good[num_rows] &= torch.equal(part.product(rows_TK), expected_TN[:num_rows, 16:])
+            is_good[num_rows] &= torch.equal(part.product(rows_TK), expected_TN[:num_rows, cut:])
     steps = (
         step
-        for step in range(3, _MAX_FEW_ROWS // 4)
+        for step in range(1, _MAX_FEW_ROWS // 4)
         if all(is_good[step : _MAX_FEW_ROWS + 1 : step])
     )
     few = frozenset(number for number, good in enumerate(is_good) if good)

@@ -25,7 +25,7 @@ from headrace.kernels.linear import PackedWeight, num_padded_rows, pack
 from headrace.kernels.moe.grouping import group_pairs
 from headrace.kernels.moe.leaves import Placement, sum_pairs, sum_row
 from headrace.kernels.swiglu import swiglu
-from headrace.kernels.team import team_of
+from headrace.kernels.team import Team, team_of
 
 # Rows that share one set of products: bounds the memory of a long prompt chunk.
 MAX_SLAB_ROWS = 1024
@@ -46,6 +46,7 @@ class PackedExperts:
         placement: Where they stand in the sum.
         exact: Canonical products.
         has_leaves: The sum is canonical: in exact mode, and where ranks share an expert.
+        team: Shares the experts of a call.
     """
 
     gate_up_E: tuple[PackedWeight, ...]
@@ -53,6 +54,7 @@ class PackedExperts:
     placement: Placement
     exact: bool
     has_leaves: bool
+    team: Team
 
     def __call__(self, x_RH: Tensor, ids_RK: Tensor, weights_RK: Tensor) -> Tensor:
         """Compute the rank's subtrees; see ``expert_partials``."""
@@ -114,17 +116,16 @@ class PackedExperts:
         """Run experts, each on its rows: ``[W, X, H]``; ``counts`` are (place, rows) in order."""
         counts = [(place, count) for place, count in counts if count]
         out_WXH = x_XH.new_empty((len(self.down_WE), *x_XH.shape))
-        team = team_of(torch.get_num_threads())
-        if team.num_threads == 1 or len(counts) < MIN_SHARED_EXPERTS:
+        if self.team.num_threads == 1 or len(counts) < MIN_SHARED_EXPERTS:
             self._apply(x_XH, counts, out_WXH, dtype=dtype)
             return out_WXH
         tasks, first = [], 0
-        for share in _shares(counts, team.num_threads):
+        for share in _shares(counts, self.team.num_threads):
             stop = first + sum(count for _, count in share)
             rows, out = x_XH[first:stop], out_WXH[:, first:stop]
             tasks.append(partial(self._apply, rows, share, out, dtype=dtype))
             first = stop
-        team.run(tasks)
+        self.team.run(tasks)
         return out_WXH
 
     def _apply(
@@ -170,6 +171,7 @@ def pack_experts_half(
         placement=placement,
         exact=exact,
         has_leaves=has_leaves,
+        team=team_of(torch.get_num_threads()),
     )
 
 

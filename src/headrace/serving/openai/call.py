@@ -100,7 +100,9 @@ class Call:
         self.lost = reason
         self.num_retries += 1
 
-    def message(self, attempt: Attempt, *, reply_to: str, deadline_s: float) -> Submit:
+    def message(
+        self, attempt: Attempt, *, reply_to: str, deadline_s: float, max_retries: int
+    ) -> Submit:
         """Return what tells the attempt's decode rank where to go on.
 
         The ordinal stays the same: scripted back ends play by it.
@@ -118,6 +120,7 @@ class Call:
             trace=asked.trace,
             resumed=self._resumed() if self.num_retries else [],
             num_retries=self.num_retries,
+            max_retries=max_retries,
         )
 
     def _resumed(self) -> list[Resumed]:

@@ -28,8 +28,8 @@ class ServingConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         executor_bytes: Bodies longer than this are tokenized in a worker thread [bytes].
         deadline_s: Transfer time without progress after which a request is given up, and longest
             wait of a request that lost its decode rank for a replica to be up [s].
-        max_retries: Times that a request is begun again after a rank was lost; then it ends with
-            an error.
+        max_retries: Times that a request is begun again after its decode rank was lost or its KV
+            did not come; then it ends with an error.
         shutdown_s: Time that open streams get to end when the server stops [s].
         otlp_endpoint: OTLP collector over HTTP that traces are sent to, such as
             ``http://localhost:4318``; empty leaves it to the ``OTEL_EXPORTER_OTLP_`` variables.

@@ -153,7 +153,12 @@ class Dispatcher:
             request_id += f".{call.num_retries}"
         attempt = call.attempt = Attempt(request_id=request_id, placement=placement)
         self._running[request_id] = call
-        message = call.message(attempt, reply_to=self._port.address, deadline_s=self._deadline_s)
+        message = call.message(
+            attempt,
+            reply_to=self._port.address,
+            deadline_s=self._deadline_s,
+            max_retries=self._max_retries,
+        )
         if self._port.send(placement.address, message):
             return True
         self._leave(call)

@@ -40,16 +40,27 @@ def test_products_are_those_of_weights_rounded_to_fp16(rows: int) -> None:
 
 
 def test_sharing_rows_among_threads_changes_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    weight, x = pack(random(96, 80)), pad_packed_rows(random(50, 80, seed=1))
-    alone = weight.product(x)
+    weight, x = random(96, 80), pad_packed_rows(random(50, 80, seed=1))
+    alone = pack(weight).product(x)
     monkeypatch.setattr(packed, "_MIN_SHARED_WORK", 1)
     threads = torch.get_num_threads()
     try:
         for num_threads in (2, 3):
             torch.set_num_threads(num_threads)
-            assert_bits_equal(weight.product(x), alone)
+            assert_bits_equal(pack(weight).product(x), alone)
     finally:
         torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("num_columns", [1, 31, 33, 80])
+def test_columns_beyond_the_kernels_run_are_as_in_a_wider_weight(num_columns: int) -> None:
+    wide, x = random(96, 48), pad_packed_rows(random(5, 48, seed=1))
+    expected = pack(wide).product(x)[:, :num_columns]
+    narrow = pack(wide[:num_columns])
+    into = torch.full((len(x), num_columns), torch.nan)
+    narrow.product_into(x, into)
+    assert_bits_equal(narrow.product(x), expected.contiguous())
+    assert_bits_equal(into, expected.contiguous())
 
 
 def test_rows_are_padded_to_the_next_number_that_does_not_matter() -> None:

@@ -26,13 +26,14 @@ def output(choice: int, *ids: int, is_last: bool = False, ledger: Ledger | None 
 
 def told(call: Call, name: str = "e-7"):
     attempt = Attempt(request_id=name, placement=AT)
-    return call.message(attempt, reply_to="edge", deadline_s=3.0)
+    return call.message(attempt, reply_to="edge", deadline_s=3.0, max_retries=5)
 
 
 def test_a_new_request_is_told_whole() -> None:
     call, _ = make(2)
     submit = told(call)
     assert (submit.request_id, submit.reply_to, submit.deadline_s) == ("e-7", "edge", 3.0)
+    assert submit.max_retries == 5
     assert (submit.prompt_ids, submit.params, submit.num_choices) == ([1, 2], PARAMS, 2)
     assert (submit.prefill_replica, submit.ordinal, submit.trace) == ("p", 7, True)
     assert (submit.resumed, submit.num_retries) == ([], 0)

@@ -14,6 +14,7 @@ from headrace.core.chaos import WriteFaults
 from headrace.core.codec import Codec
 from headrace.core.messages import Heartbeat
 from headrace.core.sharding import Role
+from headrace.deployment import TRANSPORTS
 from headrace.engine.build_decode import build_decode
 from headrace.engine.build_prefill import build_prefill
 from headrace.engine.kept import Kept
@@ -29,13 +30,15 @@ TIMEOUT_S = 20.0
 Named = set[tuple[str, str, tuple[str, ...]]]
 
 
-def first_beat(run_dir: Path, folder: Path, role: Role) -> Heartbeat:
+def first_beat(run_dir: Path, folder: Path, role: Role, *, transport: str) -> Heartbeat:
     """Return what a real rank of ``role`` says of itself when it begins."""
     build = build_prefill if role is Role.PREFILL else build_decode
     run_dir.mkdir()
     # With faults on purpose, so that what counts them is there.
     faults = WriteFaults(delay_s=0.001)
-    spec = msgspec.structs.replace(make_spec(folder, run_dir, role), faults=faults)
+    spec = msgspec.structs.replace(
+        make_spec(folder, run_dir, role), faults=faults, transport=transport
+    )
     supervisor = ControlSocket(spec.supervisor, Codec(bytes(16)))
     supervisor.open()
     with ExitStack() as stack:
@@ -71,7 +74,16 @@ def documented() -> Named:
 def beats(tmp_path_factory: pytest.TempPathFactory) -> list[Heartbeat]:
     base = tmp_path_factory.mktemp("ranks")
     write_checkpoint(base / "model", TinyModel(num_layers=1), tokenizer=True)
-    return [first_beat(base / role, base / "model", role) for role in (Role.PREFILL, Role.DECODE)]
+    beats = []
+    for role in (Role.PREFILL, Role.DECODE):
+        by_transport = [
+            first_beat(base / f"{role}-{transport}", base / "model", role, transport=transport)
+            for transport in TRANSPORTS
+        ]
+        # A rank has one transport; this one counts what any of them would.
+        counters = {name: n for beat in by_transport for name, n in beat.counters.items()}
+        beats.append(msgspec.structs.replace(by_transport[0], counters=counters))
+    return beats
 
 
 async def test_the_page_names_every_metric_and_no_other(beats: list[Heartbeat]) -> None:
