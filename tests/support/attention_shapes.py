@@ -62,7 +62,7 @@ DECODE_SHAPES = (
 
 @dataclass(slots=True, kw_only=True)
 class PagedCache:
-    """A pool in which some sequences lie scattered, and NaN everywhere else.
+    """A pool in which some sequences lie scattered, and by default NaN everywhere else.
 
     Attributes:
         pool_2GNSD: The pool.
@@ -83,6 +83,7 @@ def make_cache(
     seed: int = 0,
     device: str = "cpu",
     width: int = 0,
+    tail: float = float("nan"),
 ) -> PagedCache:
     """Fill a pool with random sequences.
 
@@ -94,6 +95,7 @@ def make_cache(
             in the batch only.
         device: Where.
         width: P; as much as the longest needs when 0.
+        tail: What lies past a sequence's end in its own last block.
     """
     generator = torch.Generator().manual_seed(seed)
     size = heads.block_size
@@ -110,7 +112,9 @@ def make_cache(
         kv = torch.randn(2, shape[1], length, shape[4], generator=own, device=device)
         for block in range(need):
             part = kv[:, :, block * size : (block + 1) * size].to(dtype)
-            pool[:, :, int(table_BP[row, block]), : part.shape[2]] = part
+            place = pool[:, :, int(table_BP[row, block])]
+            place[:, :, part.shape[2] :] = tail
+            place[:, :, : part.shape[2]] = part
         first += need
     return PagedCache(
         pool_2GNSD=pool,
@@ -122,10 +126,34 @@ def make_cache(
 def make_queries(
     num_tokens: int, heads: Heads, *, dtype: torch.dtype, device: str = "cpu"
 ) -> Tensor:
-    """Return random queries ``[num_tokens, H, D]``, each of a seed of its own."""
+    """Return random queries ``[num_tokens, H, D]``, each independent of the rest."""
     generator = torch.Generator(device).manual_seed(7)
     shape = (num_tokens, heads.num_heads, heads.head_dim)
     return torch.randn(shape, generator=generator, device=device).to(dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrefillShape:
+    """One prefill step: chunk and sequence lengths, against heads."""
+
+    query_lens: tuple[int, ...]
+    seq_lens: tuple[int, ...]
+    heads: Heads
+
+
+# A whole prompt, many short ones, a chunk far into a long prompt, one token beside a chunk.
+PREFILL_SHAPES = (
+    PrefillShape(query_lens=(8192,), seq_lens=(8192,), heads=QWEN3_30B),
+    PrefillShape(query_lens=(512,) * 16, seq_lens=(512,) * 16, heads=QWEN3_30B),
+    PrefillShape(query_lens=(4096,), seq_lens=(32768,), heads=QWEN3_30B),
+    PrefillShape(query_lens=(2048, 1), seq_lens=(2048, 5000), heads=QWEN3_30B),
+)
+
+
+def query_starts(query_lens: Sequence[int], *, device: str = "cpu") -> Tensor:
+    """Return int32 ``[B + 1]``: where each chunk begins, and the end."""
+    sums = torch.tensor([0, *query_lens]).cumsum(0)
+    return sums.to(device=device, dtype=torch.int32)
 
 
 def attend_exactly(

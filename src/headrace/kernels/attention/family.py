@@ -12,7 +12,8 @@ PagedAttention = Callable[..., Tensor]
 
 HEAD_DIMS = (64, 128, 256)
 BLOCK_SIZES = (16, 32, 64, 128)
-DTYPES = ("bfloat16", "float16", "float32")
+HALF_DTYPES = ("bfloat16", "float16")
+DTYPES = (*HALF_DTYPES, "float32")
 EIGHT_BIT = "float8_e4m3fn"
 # A program holds all query heads of a KV head; more would leave the registers.
 MAX_QUERIES_PER_KV = 64
@@ -34,6 +35,24 @@ def _load_decode_reference() -> PagedAttention:
     from headrace.kernels.attention.decode_reference import paged_decode_attention
 
     return paged_decode_attention
+
+
+def _load_prefill_flash4() -> PagedAttention:
+    from headrace.kernels.attention.flash4 import paged_prefill_attention
+
+    return paged_prefill_attention
+
+
+def _load_prefill_triton() -> PagedAttention:
+    from headrace.kernels.attention.triton_prefill import paged_prefill_attention
+
+    return paged_prefill_attention
+
+
+def _load_prefill_reference() -> PagedAttention:
+    from headrace.kernels.attention.prefill_reference import paged_prefill_attention
+
+    return paged_prefill_attention
 
 
 def decline_sizes(site: Site) -> str | None:
@@ -61,6 +80,31 @@ def decline_decode_triton(site: Site) -> str | None:
     return needs_triton(site) or decline_sizes(site)
 
 
+def decline_prefill_dtypes(site: Site) -> str | None:
+    """Decline prefill in other than one 16-bit dtype throughout."""
+    kv_dtype = site.kv_dtype or site.dtype
+    if kv_dtype != site.dtype or site.dtype not in HALF_DTYPES:
+        return (
+            f"needs queries and a pool of one of {HALF_DTYPES}, these are "
+            f"{site.dtype} and {kv_dtype}"
+        )
+    return None
+
+
+def decline_prefill_triton(site: Site) -> str | None:
+    """Say why the Triton prefill kernel cannot run at a site."""
+    return needs_triton(site) or decline_prefill_dtypes(site) or decline_sizes(site)
+
+
+def decline_prefill_flash4(site: Site) -> str | None:
+    """Say why flash-attn-4 cannot run at a site: it pages on these architectures only."""
+    if "flash_attn.cute" not in site.libraries:
+        return "needs the package flash-attn-4, which cannot be imported"
+    if site.device != "cuda" or site.capability[0] not in (9, 10, 11):
+        return f"needs compute capability 9, 10 or 11, this is {site.capability[0]}"
+    return decline_prefill_dtypes(site) or decline_sizes(site)
+
+
 DECODE_ATTENTION: Family[PagedAttention] = Family(
     name="decode_attention",
     summary="one new token of each sequence against its whole paged history",
@@ -72,5 +116,17 @@ DECODE_ATTENTION: Family[PagedAttention] = Family(
             decline=decline_decode_triton,
         ),
         Variant(name="reference", load=_load_decode_reference, decline=accept_all),
+    ),
+)
+
+PREFILL_ATTENTION: Family[PagedAttention] = Family(
+    name="prefill_attention",
+    summary="chunks of several sequences, causally, against their paged histories",
+    variants=(
+        Variant(
+            name="flash_attention_4", load=_load_prefill_flash4, decline=decline_prefill_flash4
+        ),
+        Variant(name="triton", load=_load_prefill_triton, decline=decline_prefill_triton),
+        Variant(name="reference", load=_load_prefill_reference, decline=accept_all),
     ),
 )

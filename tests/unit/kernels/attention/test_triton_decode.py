@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from headrace.kernels.attention import triton_decode
-from headrace.kernels.attention.decode_plan import DecodeKnobs, make_decode_scratch
+from headrace.kernels.attention.decode_plan import DecodeKnobs
 from headrace.kernels.attention.decode_reference import paged_decode_attention as reference
 from tests.support.attention_shapes import (
     Heads,
@@ -76,36 +76,6 @@ def test_eight_bit_keys_and_values_are_scaled_by_head() -> None:
     tables = (cache.block_table_BP, cache.seq_lens_B)
     expected = reference(q_BHD, cache.pool_2GNSD, *tables, scale=heads.scale, **scales)
     torch.testing.assert_close(out_BHD, expected, rtol=1e-5, atol=5e-6)
-
-
-def test_a_row_does_not_depend_on_its_neighbours_nor_on_who_merges() -> None:
-    heads = Heads(num_heads=4, num_kv_heads=2, head_dim=64, block_size=16)
-    cache = make_cache(LENGTHS, heads, dtype=torch.float32)
-    q_BHD = make_queries(len(LENGTHS), heads, dtype=torch.float32)
-    together = _run(VARIANTS[0], q_BHD, cache, heads)
-    for row in (4, 6, 8):
-        alone = PagedCache(
-            pool_2GNSD=cache.pool_2GNSD,
-            block_table_BP=cache.block_table_BP[row : row + 1],
-            seq_lens_B=cache.seq_lens_B[row : row + 1],
-        )
-        out_1HD = _run(VARIANTS[0], q_BHD[row : row + 1], alone, heads)
-        assert torch.equal(out_1HD[0], together[row])
-
-
-def test_scratch_is_left_as_it_was_found() -> None:
-    heads = Heads(num_heads=4, num_kv_heads=2, head_dim=64, block_size=16)
-    cache = make_cache([300, 100], heads, dtype=torch.float32)
-    q_BHD = make_queries(2, heads, dtype=torch.float32)
-    scratch = make_decode_scratch(
-        5, 304, num_kv_heads=2, queries_per_kv=2, head_dim=64, knobs=KNOBS, device="cpu"
-    )
-    out_BHD = torch.empty_like(q_BHD)
-    first = _run(VARIANTS[0], q_BHD, cache, heads, scratch=scratch, out_BHD=out_BHD).clone()
-    assert not scratch.counters_BGC.any()
-    again = _run(VARIANTS[0], q_BHD, cache, heads, scratch=scratch, out_BHD=out_BHD)
-    assert again is out_BHD
-    assert torch.equal(again, first)
 
 
 @pytest.mark.parametrize("attend", VARIANTS)
