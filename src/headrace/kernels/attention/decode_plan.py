@@ -1,0 +1,168 @@
+"""How paged decode attention cuts a row's history into splits, and where the parts are kept.
+
+A **split** is a run of consecutive tokens of one row that one program folds. Its size is a function
+of the row's own length alone, so that a row's result does not depend on the batch beside it, and it
+is worked out on the device, so that one CUDA graph serves every length. A row of more than
+``fan_in`` splits is merged in two levels: ``fan_in`` neighbouring splits at a time, then those.
+
+Shape letters:
+    B = rows of the batch   G = KV heads   R = query heads of a KV head   D = head dimension
+    X = places for parts: the splits of the longest row, then its groups of ``fan_in`` splits
+    C = counters of a row and head: of its groups, and of each group's splits
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+# Bytes of keys in a tile of 16-bit elements. Narrower elements are widened in registers, and a
+# tile of more tokens would not fit there.
+TILE_BYTES = 16384
+
+REGISTERS_PER_PROCESSOR = 65536  # of compute capability 8.0 to 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeKnobs:
+    """Launch settings of the Triton decode kernels.
+
+    Attributes:
+        tile_tokens: Tokens of one step of a program; a power of two, at least 16.
+        base_tokens: Tokens of a split of a short row; a multiple of ``tile_tokens``.
+        base_splits: Splits of that size that a row may have; a longer row takes twice the size.
+        max_splits: Splits that any row may have: the size doubles as often as that needs.
+        fan_in: Parts merged at a time; ``fan_in ** 2 >= max_splits``.
+        programs_per_processor: Programs launched on each streaming multiprocessor.
+        num_warps: Of a program.
+        num_stages: Depth of the pipeline of tile loads.
+    """
+
+    tile_tokens: int = 64
+    base_tokens: int = 256
+    base_splits: int = 16
+    max_splits: int = 64
+    fan_in: int = 8
+    programs_per_processor: int = 3
+    num_warps: int = 4
+    num_stages: int = 5
+
+    @property
+    def max_registers(self) -> int:
+        """Registers of a thread, so that the programs of a processor fit together."""
+        threads = self.programs_per_processor * self.num_warps * 32
+        return min(255, REGISTERS_PER_PROCESSOR // threads // 8 * 8)
+
+    def __post_init__(self) -> None:
+        """Check the settings against each other.
+
+        Raises:
+            ValueError: They do not fit; the message says which.
+        """
+        if self.base_tokens % self.tile_tokens:
+            raise ValueError(
+                f"base_tokens must be a multiple of tile_tokens={self.tile_tokens}, "
+                f"got {self.base_tokens}"
+            )
+        if self.base_splits > self.max_splits:
+            raise ValueError(
+                f"base_splits must be at most max_splits={self.max_splits}, got {self.base_splits}"
+            )
+        if self.fan_in**2 < self.max_splits or self.max_splits % self.fan_in:
+            raise ValueError(
+                f"max_splits must be a multiple of fan_in={self.fan_in} and at most its square, "
+                f"got {self.max_splits}"
+            )
+
+
+def decode_knobs(*, num_kv_heads: int, head_dim: int, kv_bytes: int) -> DecodeKnobs:
+    """Choose launch settings by what is fixed for an engine.
+
+    Args:
+        num_kv_heads: G of one rank.
+        head_dim: D.
+        kv_bytes: Bytes of an element of the pool.
+
+    Returns:
+        The settings. One KV head a rank leaves few programs for a small batch, so its rows are
+        cut into small splits twice as long.
+    """
+    return DecodeKnobs(
+        tile_tokens=max(16, min(128, TILE_BYTES // (head_dim * max(kv_bytes, 2)))),
+        base_splits=16 if num_kv_heads > 1 else 32,
+        # Triton 3.6 spends every other stage on the block table. This leaves two tiles of 16-bit
+        # keys and values under way, four of 8-bit ones: 64 KiB, of which three fit a processor.
+        num_stages=5 if kv_bytes > 1 else 9,
+    )
+
+
+def split_tokens(num_tokens: int, knobs: DecodeKnobs) -> int:
+    """Return the split size of a row of ``num_tokens`` tokens; the kernels compute the same."""
+    size = knobs.base_tokens
+    if num_tokens > size * knobs.base_splits:
+        size *= 2
+    while num_tokens > size * knobs.max_splits:
+        size *= 2
+    return size
+
+
+def most_splits(max_tokens: int, knobs: DecodeKnobs) -> int:
+    """Return the largest number of splits of a row of at most ``max_tokens`` tokens."""
+    lengths = [max_tokens, min(max_tokens, knobs.base_tokens * knobs.base_splits)]
+    # Just before a doubling a row has max_splits of them.
+    if max_tokens > 2 * knobs.base_tokens * knobs.max_splits:
+        return knobs.max_splits
+    return max(1, *(-(-length // split_tokens(length, knobs)) for length in lengths))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeScratch:
+    """Buffers of the decode kernels, used by one launch at a time and reusable at once after it.
+
+    Attributes:
+        parts_BGXRD: fp32 outputs of splits and of merged groups, each divided by its own sum.
+        lses_BGXR: fp32 base-2 logarithms of those sums, maxima included.
+        counters_BGC: int32, zero between launches: every launch leaves it as it found it.
+    """
+
+    parts_BGXRD: Tensor
+    lses_BGXR: Tensor
+    counters_BGC: Tensor
+
+
+def make_decode_scratch(
+    max_batch: int,
+    max_tokens: int,
+    *,
+    num_kv_heads: int,
+    queries_per_kv: int,
+    head_dim: int,
+    knobs: DecodeKnobs,
+    device: torch.device | str,
+) -> DecodeScratch:
+    """Allocate the scratch of batches of up to ``max_batch`` rows.
+
+    Args:
+        max_batch: B at most.
+        max_tokens: Tokens of the longest row: the block table's width times the block size.
+        num_kv_heads: G.
+        queries_per_kv: R.
+        head_dim: D.
+        knobs: The same that the kernels are launched with.
+        device: Where.
+
+    Cost:
+        X * G * R * (D + 1) * 4 bytes a row, where X is at most ``max_splits`` times
+        ``1 + 1 / fan_in``; the launch touches only what its rows' lengths need.
+    """
+    num_splits = most_splits(max_tokens, knobs)
+    num_groups = -(-num_splits // knobs.fan_in)
+    rows = (max_batch, num_kv_heads)
+    lses = (*rows, num_splits + num_groups, queries_per_kv)
+    return DecodeScratch(
+        parts_BGXRD=torch.empty((*lses, head_dim), dtype=torch.float32, device=device),
+        lses_BGXR=torch.empty(lses, dtype=torch.float32, device=device),
+        counters_BGC=torch.zeros((*rows, 1 + num_groups), dtype=torch.int32, device=device),
+    )

@@ -1,0 +1,76 @@
+"""Splits follow from a row's own length, stay within their number, and get enough scratch."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headrace.kernels.attention.decode_plan import (
+    DecodeKnobs,
+    decode_knobs,
+    make_decode_scratch,
+    most_splits,
+    split_tokens,
+)
+
+KNOBS = DecodeKnobs()
+SMALL = DecodeKnobs(tile_tokens=16, base_tokens=32, base_splits=4, max_splits=16, fan_in=4)
+
+
+def _num_splits(num_tokens: int, knobs: DecodeKnobs) -> int:
+    return -(-num_tokens // split_tokens(num_tokens, knobs))
+
+
+@pytest.mark.parametrize(
+    ("num_tokens", "size"),
+    [(1, 256), (4096, 256), (4097, 512), (32768, 512), (32769, 1024), (1 << 20, 16384)],
+)
+def test_a_split_doubles_when_a_row_would_have_too_many(num_tokens: int, size: int) -> None:
+    assert split_tokens(num_tokens, KNOBS) == size
+
+
+@given(st.integers(1, 1 << 22), st.sampled_from([KNOBS, SMALL]))
+def test_no_row_has_more_splits_than_the_most(num_tokens: int, knobs: DecodeKnobs) -> None:
+    assert _num_splits(num_tokens, knobs) <= knobs.max_splits
+    assert split_tokens(num_tokens, knobs) % knobs.tile_tokens == 0
+
+
+@pytest.mark.parametrize("max_tokens", [1, 32, 33, 127, 128, 129, 300, 512, 513, 1000, 1025, 4000])
+def test_the_most_splits_of_a_bounded_row_are_exact(max_tokens: int) -> None:
+    expected = max(_num_splits(tokens, SMALL) for tokens in range(1, max_tokens + 1))
+    assert most_splits(max_tokens, SMALL) == expected
+
+
+def test_scratch_has_places_for_splits_and_then_for_groups() -> None:
+    scratch = make_decode_scratch(
+        3, 1024, num_kv_heads=2, queries_per_kv=5, head_dim=64, knobs=SMALL, device="cpu"
+    )
+    assert scratch.parts_BGXRD.shape == (3, 2, 16 + 4, 5, 64)
+    assert scratch.lses_BGXR.shape == (3, 2, 16 + 4, 5)
+    assert scratch.counters_BGC.shape == (3, 2, 1 + 4)
+    assert not scratch.counters_BGC.any()
+
+
+def test_a_tile_keeps_its_bytes_whatever_the_head() -> None:
+    tiles = {
+        (dim, size): decode_knobs(num_kv_heads=4, head_dim=dim, kv_bytes=size).tile_tokens
+        for dim, size in [(64, 2), (128, 2), (256, 2), (128, 1), (128, 4)]
+    }
+    assert tiles == {(64, 2): 128, (128, 2): 64, (256, 2): 32, (128, 1): 64, (128, 4): 32}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"base_tokens": 100}, "base_tokens must be a multiple"),
+        ({"base_splits": 128}, "base_splits must be at most"),
+        ({"max_splits": 128}, "max_splits must be a multiple of fan_in"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        DecodeKnobs(**wrong)
+
+
+def test_registers_let_the_programs_of_a_processor_fit() -> None:
+    assert KNOBS.max_registers == 168
+    assert DecodeKnobs(programs_per_processor=1).max_registers == 255
