@@ -33,8 +33,11 @@ def device_sample(
             f"logits {tuple(logits_BV.shape)} with strides {logits_BV.stride()} do not fit a batch"
             f" of {batch.capacity} rows over {batch.vocab_size} tokens"
         )
-    _filterless(logits_BV, batch, out)
-    _filtered(logits_BV, batch, out)
+    launch_scan(logits_BV, batch)
+    launch_merge(logits_BV, batch, out)
+    launch_gather(logits_BV, batch)
+    launch_select(logits_BV, batch, out)
+    launch_search(logits_BV, batch, out)
     return out
 
 
@@ -49,12 +52,10 @@ def _settings(logits_BV: Tensor, batch: DeviceSamplingBatch) -> tuple:
     )
 
 
-def _filterless(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSampled) -> None:
-    """Scan and merge."""
+def launch_scan(logits_BV: Tensor, batch: DeviceSamplingBatch) -> None:
     work, knobs = batch.workspace, batch.workspace.knobs
     num_rows, vocab_size = logits_BV.shape
     num_chunks = knobs.num_chunks(vocab_size)
-    num_subs = knobs.num_sub_blocks(vocab_size)
     scan_kernel[(num_chunks, num_rows)](
         *_settings(logits_BV, batch),
         batch.bias_tokens_BM,
@@ -71,6 +72,13 @@ def _filterless(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSample
         num_warps=knobs.scan_warps,
         enable_fp_fusion=False,
     )
+
+
+def launch_merge(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSampled) -> None:
+    work, knobs = batch.workspace, batch.workspace.knobs
+    num_rows, vocab_size = logits_BV.shape
+    num_chunks = knobs.num_chunks(vocab_size)
+    num_subs = knobs.num_sub_blocks(vocab_size)
     merge_kernel[(num_rows,)](
         *_settings(logits_BV, batch),
         work.chunk_floats_BC,
@@ -89,17 +97,15 @@ def _filterless(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSample
         CHUNK_TILE=triton.next_power_of_2(num_chunks),
         SUB_TILE=triton.next_power_of_2(num_subs),
         SUBS=knobs.chunk // knobs.sub_block,
-        num_warps=knobs.row_warps,
+        num_warps=knobs.merge_warps,
         enable_fp_fusion=False,
     )
 
 
-def _filtered(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSampled) -> None:
-    """Gather, select and search."""
+def launch_gather(logits_BV: Tensor, batch: DeviceSamplingBatch) -> None:
     work, knobs = batch.workspace, batch.workspace.knobs
     num_rows, vocab_size = logits_BV.shape
     num_chunks = knobs.num_chunks(vocab_size)
-    max_bias = batch.bias_tokens_BM.shape[1]
     gather_kernel[(num_chunks, num_rows)](
         *_settings(logits_BV, batch),
         batch.bias_tokens_BM,
@@ -112,12 +118,16 @@ def _filtered(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSampled)
         num_chunks,
         CHUNK=knobs.chunk,
         SUB=knobs.sub_block,
-        MAX_BIAS=max_bias,
+        MAX_BIAS=batch.bias_tokens_BM.shape[1],
         CAPACITY=knobs.capacity,
         num_warps=knobs.scan_warps,
         enable_fp_fusion=False,
     )
-    select_kernel[(num_rows,)](
+
+
+def launch_select(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSampled) -> None:
+    work, knobs = batch.workspace, batch.workspace.knobs
+    select_kernel[(len(logits_BV),)](
         *_settings(logits_BV, batch),
         work.row_ints_B,
         work.row_floats_B,
@@ -126,13 +136,17 @@ def _filtered(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSampled)
         out.token_ids_B,
         out.ok_B,
         out.logprob_B,
-        vocab_size,
+        batch.vocab_size,
         SMALL=knobs.small,
         CAPACITY=knobs.capacity,
-        num_warps=knobs.row_warps,
+        num_warps=knobs.select_warps,
         enable_fp_fusion=False,
     )
-    search_kernel[(num_rows,)](
+
+
+def launch_search(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSampled) -> None:
+    work, knobs = batch.workspace, batch.workspace.knobs
+    search_kernel[(len(logits_BV),)](
         *_settings(logits_BV, batch),
         batch.bias_tokens_BM,
         batch.bias_values_BM,
@@ -141,9 +155,9 @@ def _filtered(logits_BV: Tensor, batch: DeviceSamplingBatch, out: DeviceSampled)
         out.token_ids_B,
         out.ok_B,
         out.logprob_B,
-        vocab_size,
+        batch.vocab_size,
         BLOCK=knobs.block,
-        MAX_BIAS=max_bias,
+        MAX_BIAS=batch.bias_tokens_BM.shape[1],
         num_warps=knobs.search_warps,
         enable_fp_fusion=False,
     )

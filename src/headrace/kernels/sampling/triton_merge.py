@@ -32,7 +32,6 @@ _BEST = tl.constexpr(ws.BEST)
 _MASS = tl.constexpr(ws.MASS)
 _FIRST_X = tl.constexpr(ws.FIRST_X)
 _SECOND_X = tl.constexpr(ws.SECOND_X)
-_IS_FINITE = tl.constexpr(ws.IS_FINITE)
 _BEST_ID = tl.constexpr(ws.BEST_ID)
 _FIRST_ID = tl.constexpr(ws.FIRST_ID)
 _SECOND_ID = tl.constexpr(ws.SECOND_ID)
@@ -163,11 +162,11 @@ def merge_kernel(
     plane = capacity * num_chunks
     chunks_f = chunk_floats + row * num_chunks + chunks
     chunks_i = chunk_ints + row * num_chunks + chunks
-    is_ok = tl.min(tl.load(chunks_i + _IS_FINITE * plane, mask=is_chunk, other=1)) > 0
+    raw_sum = tl.load(chunks_f + _RAW_SUM * plane, mask=is_chunk, other=0.0)
+    is_ok = tl.max(raw_sum) < float("inf")
     tl.store(oks + row, is_ok)
     if is_ok:
         raw_max = tl.load(chunks_f + _RAW_MAX * plane, mask=is_chunk, other=_LOWEST)
-        raw_sum = tl.load(chunks_f + _RAW_SUM * plane, mask=is_chunk, other=0.0)
         highest = tl.max(raw_max).to(tl.float64)
         total = tl.sum(raw_sum.to(tl.float64) * exp_nonpositive(raw_max.to(tl.float64) - highest))
         # The sum is in [1, V]; ln_unit wants (0, 1).

@@ -26,7 +26,6 @@ _BEST = tl.constexpr(ws.BEST)
 _MASS = tl.constexpr(ws.MASS)
 _FIRST_X = tl.constexpr(ws.FIRST_X)
 _SECOND_X = tl.constexpr(ws.SECOND_X)
-_IS_FINITE = tl.constexpr(ws.IS_FINITE)
 _BEST_ID = tl.constexpr(ws.BEST_ID)
 _FIRST_ID = tl.constexpr(ws.FIRST_ID)
 _SECOND_ID = tl.constexpr(ws.SECOND_ID)
@@ -75,44 +74,46 @@ def scan_kernel(
 ):
     chunk = tl.program_id(0)
     row = tl.program_id(1).to(tl.int64)
-    ints = settings_ints + row * _NUM_WORDS
-    floats = settings_floats + row * _NUM_WORDS
-    kind = tl.load(ints + _KIND)
-    if kind == _PADDING:
-        return
     SUBS: tl.constexpr = CHUNK // SUB
     subs = tl.arange(0, SUBS)
     first_id = chunk * CHUNK
     ids = first_id + subs[:, None] * SUB + tl.arange(0, SUB)[None, :]
     is_token = ids < vocab_size
+    # Asked for before the settings are known, so that the two latencies overlap.
     x = tl.load(logits + row * row_stride + ids, mask=is_token, other=0.0).to(tl.float32)
+    ints = settings_ints + row * _NUM_WORDS
+    floats = settings_floats + row * _NUM_WORDS
+    kind = tl.load(ints + _KIND)
+    if kind == _PADDING:
+        return
     plane = capacity * num_chunks
     place_f = chunk_floats + row * num_chunks + chunk
     place_i = chunk_ints + row * num_chunks + chunk
 
     is_finite = tl.abs(x) < float("inf")
-    tl.store(place_i + _IS_FINITE * plane, tl.min(is_finite.to(tl.int32)))
-    x = tl.where(is_finite, x, 0.0)
-    raw = tl.where(is_token, x, float("-inf"))
-    raw_max = tl.max(raw)
-    tl.store(place_f + _RAW_MAX * plane, raw_max)
-    tl.store(place_f + _RAW_SUM * plane, tl.sum(tl.exp(raw - raw_max)))
+    x = tl.where(is_token & is_finite, x, tl.where(is_token, 0.0, float("-inf")))
+    maxima = tl.max(x, axis=1)
+    best = tl.max(maxima)
+    tl.store(place_f + _RAW_MAX * plane, best)
+    # No exponential exceeds 1, so the sum is infinite exactly where a logit was not finite.
+    exponentials = tl.where(is_finite, tl.exp(x - best), float("inf"))
+    tl.store(place_f + _RAW_SUM * plane, tl.sum(exponentials))
 
     if is_adjusted(ints):
         bias_row = row * MAX_BIAS
         x = adjust(x, ids, is_token, ints, floats, seen, bias_tokens + bias_row,
                    bias_values + bias_row, first_id, first_id + CHUNK, vocab_size,
                    MAX_BIAS=MAX_BIAS)  # fmt: skip
-    x = tl.where(is_token, x, float("-inf"))
-    maxima = tl.max(x, axis=1)
+        x = tl.where(is_token, x, float("-inf"))
+        maxima = tl.max(x, axis=1)
+        best = tl.max(maxima)
     tl.store(sub_max + (row * num_chunks + chunk) * SUBS + subs, maxima)
-    best = tl.max(maxima)
     tl.store(place_f + _BEST * plane, best)
     tl.store(place_i + _BEST_ID * plane, tl.min(tl.where(x == best, ids, _NO_ID)))
 
     if kind == _PLAIN:
         _race_estimate(x, ids, best, ints, floats, place_f, place_i, plane)
-    if kind == _FILTERED:
-        if (tl.load(ints + _TOP_K) == 0) & (tl.load(floats + _TOP_P) < 1.0):
-            mass = tl.sum(tl.where(is_token, fast_weights(x, best, floats), 0.0))
-            tl.store(place_f + _MASS * plane, mass)
+    is_top_p_alone = (tl.load(ints + _TOP_K) == 0) & (tl.load(floats + _TOP_P) < 1.0)
+    if (kind == _FILTERED) & is_top_p_alone:
+        mass = tl.sum(tl.where(is_token, fast_weights(x, best, floats), 0.0))
+        tl.store(place_f + _MASS * plane, mass)

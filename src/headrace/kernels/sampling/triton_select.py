@@ -98,7 +98,8 @@ def _bisected(keys, units, ints, floats, mass):
 
 @triton.jit
 def _decide(row, logits_row, ints, floats, seen, row_i, row_f, ids_row, x_row, tokens, oks,
-            logprobs, vocab_size, num_found, TILE: tl.constexpr, IS_RANKED: tl.constexpr):  # fmt: skip
+            logprobs, vocab_size, num_found, TILE: tl.constexpr,
+            IS_RANKED: tl.constexpr):  # fmt: skip
     """Draw the row's token from its candidates, or leave the row to the last pass."""
     best = tl.load(row_f + _ROW_BEST).to(tl.float32)
     ids, weights, keys, units = _candidates(

@@ -21,11 +21,10 @@ FIRST_X = 4
 SECOND_X = 5
 NUM_CHUNK_FLOATS = 6
 # Planes of chunk_ints.
-IS_FINITE = 0
-BEST_ID = 1
-FIRST_ID = 2
-SECOND_ID = 3
-NUM_CHUNK_INTS = 4
+BEST_ID = 0
+FIRST_ID = 1
+SECOND_ID = 2
+NUM_CHUNK_INTS = 3
 # Words of row_ints.
 STATE = 0
 CUT_KEY = 1
@@ -54,7 +53,8 @@ class SamplingKnobs:
         small: Up to so many candidates are ranked all against all; a power of two.
         block: Logits that the search of a whole row reads at once; a power of two.
         scan_warps: Warps of a scanning program.
-        row_warps: Warps of the programs that see one row's leavings.
+        merge_warps: Warps of the program that merges a row's chunks.
+        select_warps: Warps of the program that draws from a row's candidates.
         search_warps: Warps of the search of a whole row.
     """
 
@@ -64,7 +64,8 @@ class SamplingKnobs:
     small: int = 128
     block: int = 2048
     scan_warps: int = 8
-    row_warps: int = 4
+    merge_warps: int = 4
+    select_warps: int = 8
     search_warps: int = 16
 
     def num_chunks(self, vocab_size: int) -> int:
