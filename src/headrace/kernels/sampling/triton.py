@@ -70,6 +70,7 @@ def launch_scan(logits_BV: Tensor, batch: DeviceSamplingBatch) -> None:
         SUB=knobs.sub_block,
         MAX_BIAS=batch.bias_tokens_BM.shape[1],
         num_warps=knobs.scan_warps,
+        maxnreg=knobs.scan_registers,
         enable_fp_fusion=False,
     )
 

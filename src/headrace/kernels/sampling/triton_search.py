@@ -1,6 +1,6 @@
 """Last pass of device sampling: rows that too many tokens could win are searched whole.
 
-One program reads a row several times: 16 thresholds at once narrow the key at which top-k and
+One program reads a row many times: four thresholds at once narrow the key at which top-k and
 top-p cut, one reading finds the last of equal logits that stays, and one draws. Rows come here
 whose top-k exceeds their sub-blocks, or whose top-p or min-p leaves more than the list holds.
 """
@@ -37,7 +37,7 @@ _ROW_LOG_SUM = tl.constexpr(ws.ROW_LOG_SUM)
 _ROW_MASS = tl.constexpr(ws.ROW_MASS)
 _WHOLE_ROW = tl.constexpr(ws.WHOLE_ROW)
 _LOWEST_KEY = tl.constexpr(-(1 << 31))
-_WAYS = tl.constexpr(16)
+_WAYS = tl.constexpr(4)
 _LOWEST = tl.constexpr(-3.4e38)
 _NO_ID = tl.constexpr(0x7FFFFFFF)
 
@@ -57,12 +57,19 @@ def _load(first, logits_row, ints, floats, seen, bias_tokens, bias_values, vocab
 @triton.jit
 def _reaching(keys_W, best, logits_row, ints, floats, seen, bias_tokens, bias_values, vocab_size,
               BLOCK: tl.constexpr, MAX_BIAS: tl.constexpr):  # fmt: skip
-    """Return how many tokens reach each of 16 int64 keys, and their weights' sum (float64)."""
+    """Return how many tokens reach each of four int64 keys, and their weights' sum (float64)."""
     counts = tl.zeros((_WAYS,), tl.int32)
     masses = tl.zeros((_WAYS,), tl.float64)
+    places = tl.arange(0, BLOCK)
+    coming = tl.load(logits_row + places, mask=places < vocab_size, other=0.0)
     for first in range(0, vocab_size, BLOCK):
-        _, is_token, x = _load(first, logits_row, ints, floats, seen, bias_tokens, bias_values,
-                               vocab_size, BLOCK=BLOCK, MAX_BIAS=MAX_BIAS)  # fmt: skip
+        ids = first + places
+        x = coming.to(tl.float32)
+        # The next block is under way while this one is counted.
+        coming = tl.load(logits_row + ids + BLOCK, mask=ids < vocab_size - BLOCK, other=0.0)
+        is_token = ids < vocab_size
+        x = adjust(x, ids, is_token, ints, floats, seen, bias_tokens, bias_values, first,
+                   first + BLOCK, vocab_size, MAX_BIAS=MAX_BIAS)  # fmt: skip
         weights = fast_weights(x, best, floats)
         keys = tl.where(is_token, ordered(x).to(tl.int64), _LOWEST_KEY - 1)
         is_in = keys[:, None] >= keys_W[None, :]

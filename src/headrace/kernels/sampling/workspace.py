@@ -53,6 +53,7 @@ class SamplingKnobs:
         small: Up to so many candidates are ranked all against all; a power of two.
         block: Logits that the search of a whole row reads at once; a power of two.
         scan_warps: Warps of a scanning program.
+        scan_registers: Registers per thread of it at most; None leaves them to the compiler.
         merge_warps: Warps of the program that merges a row's chunks.
         select_warps: Warps of the program that draws from a row's candidates.
         search_warps: Warps of the search of a whole row.
@@ -62,8 +63,9 @@ class SamplingKnobs:
     sub_block: int = 256
     capacity: int = 4096
     small: int = 128
-    block: int = 2048
+    block: int = 4096
     scan_warps: int = 8
+    scan_registers: int | None = None
     merge_warps: int = 4
     select_warps: int = 8
     search_warps: int = 16

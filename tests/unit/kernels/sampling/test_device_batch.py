@@ -53,7 +53,7 @@ def test_bias_lists_follow_their_rows() -> None:
 
 def test_what_does_not_fit_is_said_and_refused() -> None:
     batch = batch_of(1)
-    wide = row(logit_bias={i: 1.0 for i in range(5)})
+    wide = row(logit_bias=dict.fromkeys(range(5), 1.0))
     assert batch.why_not(row()) is None
     assert batch.why_not(wide) == "logit_bias names 5 tokens, at most 4 are supported"
     with pytest.raises(ValueError, match="at most 4"):

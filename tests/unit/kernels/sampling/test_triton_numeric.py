@@ -51,7 +51,11 @@ def _keys(x, back, keys, N: tl.constexpr):
 def test_noise_is_that_of_the_cpu() -> None:
     for seed, position in ((0, 0), (5, 77), ((1 << 64) - 3, 1 << 40)):
         mixed = torch.tensor([noise.to_int64(noise.mix64(seed))])
-        bits, exact, fast = torch.zeros(N, dtype=torch.int64), torch.zeros(N).double(), torch.zeros(N)
+        bits, exact, fast = (
+            torch.zeros(N, dtype=torch.int64),
+            torch.zeros(N).double(),
+            torch.zeros(N),
+        )
         _noise[(1,)](mixed, torch.tensor([position]), bits, exact, fast, N=N)
         keys_1 = noise.row_keys(torch.tensor([noise.to_int64(seed)]), torch.tensor([position]))
         ids_1N = torch.arange(N)[None]
@@ -79,6 +83,7 @@ def test_keys_order_like_the_cpu_and_can_be_undone() -> None:
     back, keys = torch.empty(N), torch.zeros(N, dtype=torch.int64)
     _keys[(1,)](x, back, keys, N=N)
     assert torch.equal(back, x + 0.0)
-    assert np.argsort(keys.numpy()).tolist() == np.argsort(
-        unique_keys(x, torch.arange(N)).numpy()
-    ).tolist()
+    assert (
+        np.argsort(keys.numpy()).tolist()
+        == np.argsort(unique_keys(x, torch.arange(N)).numpy()).tolist()
+    )
