@@ -94,8 +94,10 @@ def ln_unit(v):
     """Return ``elementary.ln_unit`` of float64 v in (0, 1), the same bits."""
     bits = v.to(tl.int64, bitcast=True)
     k = (bits >> 52) - 1023
-    m = ((bits & 0xFFFFFFFFFFFFF) | 0x3FF0000000000000).to(tl.float64, bitcast=True)
-    is_high = m >= 1.4142135623730951
+    fraction = bits & 0xFFFFFFFFFFFFF
+    m = (fraction | 0x3FF0000000000000).to(tl.float64, bitcast=True)
+    # m >= sqrt(2), by its bits: Triton 3.6 rounds the literal of a comparison to fp32.
+    is_high = fraction >= 0x6A09E667F3BCD
     k = (k + is_high.to(tl.int64)).to(tl.float64)
     m = tl.where(is_high, m * 0.5, m)
     s = (m - 1.0) / (m + 1.0)
