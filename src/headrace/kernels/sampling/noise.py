@@ -20,8 +20,8 @@ from torch import Tensor
 from headrace.kernels.sampling.elementary import ln_unit
 
 GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio: the step of splitmix64's counter
-_MULTIPLY_1 = 0xBF58476D1CE4E5B9
-_MULTIPLY_2 = 0x94D049BB133111EB
+MULTIPLY_1 = 0xBF58476D1CE4E5B9
+MULTIPLY_2 = 0x94D049BB133111EB
 _CHOICE_SALT = 0x63686F6963655F69  # keeps the seeds of choices apart from the noise of positions
 _WORD = (1 << 64) - 1
 
@@ -40,8 +40,8 @@ def mix64(z: int) -> int:
         '0xe220a8397b1dcdaf'
     """
     z &= _WORD
-    z = (z ^ (z >> 30)) * _MULTIPLY_1 & _WORD
-    z = (z ^ (z >> 27)) * _MULTIPLY_2 & _WORD
+    z = (z ^ (z >> 30)) * MULTIPLY_1 & _WORD
+    z = (z ^ (z >> 27)) * MULTIPLY_2 & _WORD
     return z ^ (z >> 31)
 
 
@@ -67,8 +67,8 @@ def _shift_xor(z: Tensor, bits: int) -> Tensor:
 
 def mix64_tensor(z: Tensor) -> Tensor:
     """Apply ``mix64`` to every element of an int64 tensor (as unsigned words)."""
-    z = _shift_xor(z, 30).mul_(to_int64(_MULTIPLY_1))
-    z = _shift_xor(z, 27).mul_(to_int64(_MULTIPLY_2))
+    z = _shift_xor(z, 30).mul_(to_int64(MULTIPLY_1))
+    z = _shift_xor(z, 27).mul_(to_int64(MULTIPLY_2))
     return _shift_xor(z, 31)
 
 

@@ -35,13 +35,15 @@ def top_tokens(x_RV: Tensor, k: int) -> Tensor:
         is_tied = (x_RV >= top_RK.values[:, -1:]).sum(dim=-1) > k
         if not bool(is_tied.any()):  # the set is certain, only its inner order is not
             ids_RK = top_RK.indices
-            order_RK = torch.sort(_keys(top_RK.values, ids_RK), dim=-1, descending=True).indices
+            order_RK = torch.sort(
+                unique_keys(top_RK.values, ids_RK), dim=-1, descending=True
+            ).indices
             return ids_RK.gather(1, order_RK)
-    keys_RV = _keys(x_RV, torch.arange(num_tokens, device=x_RV.device))
+    keys_RV = unique_keys(x_RV, torch.arange(num_tokens, device=x_RV.device))
     return _LOW_WORD - (torch.sort(keys_RV, dim=-1, descending=True).values[:, :k] & _LOW_WORD)
 
 
-def _keys(x_RK: Tensor, token_ids_RK: Tensor) -> Tensor:
+def unique_keys(x_RK: Tensor, token_ids_RK: Tensor) -> Tensor:
     """Return unique int64 keys, greater for greater logits and then for lower ids."""
     # An IEEE float orders like its bits, once negative ones have all but the sign bit flipped.
     bits_RK = (x_RK + 0.0).contiguous().view(torch.int32)  # + 0.0 makes -0.0 equal to 0.0
