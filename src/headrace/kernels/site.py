@@ -1,0 +1,53 @@
+"""Looking at a device once, when an engine is built: what the catalogue chooses by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+
+import torch
+
+from headrace.core.errors import ConfigError
+from headrace.kernels.catalogue import Site
+
+# Optional packages that a variant may need, by the module that it imports.
+OPTIONAL = ("triton", "flash_attn.cute", "quack", "cutlass")
+
+
+def detect_site(device: str, *, dtype: str, sizes: Mapping[str, int], kv_dtype: str = "") -> Site:
+    """Describe a device.
+
+    Args:
+        device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
+        dtype: Of weights and rows, by torch's name.
+        sizes: See ``Site``.
+        kv_dtype: Of the KV pool; empty for ``dtype``.
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+    libraries = frozenset(name for name in OPTIONAL if _can_find(name))
+    if device == "cpu":
+        return Site(dtype=dtype, kv_dtype=kv_dtype, libraries=libraries, sizes=sizes)
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"device={device}: torch.cuda.is_available() is False here; use device=cpu, or "
+            "install a CUDA build of torch and a driver"
+        )
+    properties = torch.cuda.get_device_properties(device)
+    return Site(
+        device="cuda",
+        capability=(properties.major, properties.minor),
+        num_processors=properties.multi_processor_count,
+        dtype=dtype,
+        kv_dtype=kv_dtype,
+        libraries=libraries,
+        sizes=sizes,
+    )
+
+
+def _can_find(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
