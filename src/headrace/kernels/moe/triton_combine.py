@@ -1,0 +1,75 @@
+"""Combine in Triton: a program a token.
+
+Shape letters: T = tokens   K = experts per token   P = T * K pairs   H = hidden width
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from headrace.kernels.gate.routing import Routing
+
+
+@triton.jit
+def combine_kernel(
+    out_ptr,
+    weights_ptr,
+    ids_ptr,
+    residual_ptr,
+    norm_ptr,
+    normed_ptr,
+    stream_ptr,
+    eps,
+    H: tl.constexpr,
+    BLOCK_H: tl.constexpr,
+    K: tl.constexpr,
+):
+    """Sum a token's experts, add the stream, norm."""
+    token = tl.program_id(0).to(tl.int64)
+    columns = tl.arange(0, BLOCK_H)
+    is_in = columns < H
+    residual = tl.load(residual_ptr + token * H + columns, mask=is_in, other=0.0)
+    total = tl.zeros([BLOCK_H], tl.float32)
+    for place in tl.static_range(K):
+        pair = token * K + place
+        # What nobody wrote is not read.
+        width = tl.where(tl.load(ids_ptr + pair) >= 0, H, 0)
+        part = tl.load(out_ptr + pair * H + columns, mask=columns < width, other=0.0)
+        total += part.to(tl.float32) * tl.load(weights_ptr + pair)
+    dtype = residual.dtype
+    # bf16 sums are fp32 sums rounded; the cast after each keeps the reference's roundings.
+    stream = (residual.to(tl.float32) + total.to(dtype).to(tl.float32)).to(dtype)
+    tl.store(stream_ptr + token * H + columns, stream, mask=is_in)
+    x = stream.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(x * x, 0) / H + eps)
+    weight = tl.load(norm_ptr + columns, mask=is_in, other=0.0).to(tl.float32)
+    normed = (x * scale).to(dtype).to(tl.float32) * weight
+    tl.store(normed_ptr + token * H + columns, normed.to(dtype), mask=is_in)
+
+
+def combine(
+    out_PH: Tensor, routing: Routing, residual_TH: Tensor, weight_H: Tensor, *, eps: float
+) -> tuple[Tensor, Tensor]:
+    """Combine as ``combine_reference.combine``, in one launch."""
+    num_tokens, top_k = routing.ids_TK.shape
+    hidden = residual_TH.shape[1]
+    normed_TH, stream_TH = torch.empty_like(residual_TH), torch.empty_like(residual_TH)
+    if num_tokens:
+        combine_kernel[(num_tokens,)](
+            out_PH,
+            routing.weights_TK,
+            routing.ids_TK,
+            residual_TH,
+            weight_H,
+            normed_TH,
+            stream_TH,
+            eps,
+            H=hidden,
+            BLOCK_H=triton.next_power_of_2(hidden),
+            K=top_k,
+            num_warps=8 if num_tokens < 1024 else 4,
+        )
+    return normed_TH, stream_TH
