@@ -1,0 +1,1 @@
+"""From projected heads to rotated queries and a written cache, in one step."""

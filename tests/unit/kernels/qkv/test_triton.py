@@ -1,0 +1,30 @@
+"""The fused kernel, in the interpreter, against the plain steps."""
+
+import pytest
+import torch
+
+from headrace.kernels.qkv import reference, triton
+from tests.support.kernels_device import normal, small_rope
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 5, 70])
+@pytest.mark.parametrize(("num_q", "num_kv", "head_dim"), [(6, 2, 32), (3, 1, 16), (8, 8, 8)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_queries_and_cache_are_the_references(
+    num_rows: int, num_q: int, num_kv: int, head_dim: int, dtype: torch.dtype
+) -> None:
+    qkv = normal(num_rows, (num_q + 2 * num_kv) * head_dim).to(dtype)
+    norms = [normal(head_dim, seed=seed).to(dtype) for seed in (1, 2)]
+    rope = small_rope(head_dim)
+    rope = type(rope)(rope.cos_PF.to(dtype), rope.sin_PF.to(dtype))
+    positions = torch.arange(num_rows, dtype=torch.int32) % 64
+    slots = torch.randperm(128, generator=torch.Generator().manual_seed(3))[:num_rows].int()
+    slots[num_rows // 2 : num_rows // 2 + 1] = -1
+    pools = [torch.full((2, num_kv, 8, 16, head_dim), 7.0, dtype=dtype) for _ in range(2)]
+    results = [
+        room.norm_rope_write(qkv, *norms, rope, positions, slots, pool, num_q_heads=num_q, eps=1e-6)
+        for room, pool in zip((reference, triton), pools, strict=True)
+    ]
+    tolerance = {"rtol": 2e-3, "atol": 2e-3} if dtype is torch.float16 else {}
+    torch.testing.assert_close(*results, **tolerance)
+    torch.testing.assert_close(*pools, **tolerance)
