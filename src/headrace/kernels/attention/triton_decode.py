@@ -129,7 +129,10 @@ def _attend(
         return out_BHD
     if knobs is None:
         knobs = decode_knobs(
-            num_kv_heads=num_kv_heads, head_dim=head_dim, kv_bytes=pool_2GNSD.element_size()
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            kv_bytes=pool_2GNSD.element_size(),
+            num_rows=batch,
         )
     if scratch is None:
         scratch = make_decode_scratch(
