@@ -182,6 +182,7 @@ def load_weights(
     specs: Iterable[ParameterSpec],
     *,
     dtype: torch.dtype,
+    device: torch.device | str = "cpu",
     on_progress: OnProgress | None = None,
 ) -> dict[str, Tensor]:
     """Read one rank's part of a checkpoint, strictly.
@@ -190,10 +191,11 @@ def load_weights(
         folder: Model folder as released.
         specs: What the rank holds: ``weight_slices(config, ...)`` of the same folder's config.
         dtype: Element type of the engine; values are rounded to it.
+        device: Where each parameter goes as soon as it is read: the host holds one at a time.
         on_progress: Called with (bytes read, bytes to read) of this rank's part; first with 0.
 
     Returns:
-        Canonical name to a new contiguous CPU tensor of the spec's ``local_shape``.
+        Canonical name to a new contiguous tensor of the spec's ``local_shape`` on ``device``.
 
     Raises:
         CheckpointError: Anything in the folder is not exactly as config.json promises, or a value
@@ -208,7 +210,8 @@ def load_weights(
     checkpoint = open_checkpoint(folder)
     progress = _Progress(sum(checkpoint.num_bytes(spec) for spec in specs), on_progress)
     weights = {
-        spec.name: checkpoint.read(spec, dtype=dtype, on_bytes=progress.add) for spec in specs
+        spec.name: checkpoint.read(spec, dtype=dtype, on_bytes=progress.add).to(device)
+        for spec in specs
     }
     if EMBEDDING in weights:
         checkpoint.check_tied_head()
