@@ -29,11 +29,13 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Knobs of one rank's engine.
 
     Attributes:
+        device: ``cpu`` or ``cuda``. A device engine runs in one ``mono`` rank so far.
+        load_format: ``checkpoint``, or ``random``: weights of the config's shape, for measuring.
         dtype: ``float32``, ``bfloat16``, or ``auto``: the checkpoint's, see ``resolve_dtype``.
         exact: Canonical sums: results do not depend on the sharding, bit for bit.
         block_size: Tokens of a KV block; divides 128.
         kv_cache_mib: Size of the pool [MiB]; 0 sizes it for ``max_sequences`` full contexts,
-            capped at 256 MiB.
+            capped at 256 MiB on a CPU and at what a dry run leaves free on a device.
         max_model_tokens: Longest prompt + output [tokens]; 0 takes the model's own limit.
         max_sequences: Sequences decoded together by one rank.
         max_step_tokens: Prompt tokens computed in one step (chunk size) [tokens].
@@ -45,6 +47,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         heartbeat_s: Time between signs of life [s].
     """
 
+    device: str = "cpu"
+    load_format: str = "checkpoint"
     dtype: str = "auto"
     exact: bool = True
     block_size: int = 16
@@ -60,6 +64,19 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     heartbeat_s: float = 0.5
 
     def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise ConfigError(f"device={self.device!r}: expected cpu or cuda")
+        if self.load_format not in ("checkpoint", "random"):
+            raise ConfigError(f"load_format={self.load_format!r}: expected checkpoint or random")
+        if self.device != "cpu" and self.exact:
+            raise ConfigError(
+                f"exact=true with device={self.device}: canonical sums are computed on the CPU "
+                f"only; give --no-exact, or --device cpu"
+            )
+        if self.load_format == "random" and self.device == "cpu":
+            raise ConfigError(
+                "load_format=random: weights are made on a device; give --device cuda"
+            )
         if self.dtype not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"dtype={self.dtype!r}: expected auto, float32 or bfloat16")
         if not 0.0 < self.pinned_fraction <= 1.0:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from headrace.core.layouts import KvSchema
+from headrace.core.layouts import CacheLayout, KvSchema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,12 @@ class Backend(Protocol):
 
     schemas: tuple[KvSchema, ...]
     vocab_size: int
+    # The pool is the backend's own: ``allocate`` makes it, and no region of the rank's is attached.
+    owns_memory: bool
+
+    def allocate(self, layout: CacheLayout) -> None:
+        """Make the KV pool, where ``owns_memory``."""
+        ...
 
     def attach(self, region: memoryview, *, num_blocks: int, block_size: int) -> None:
         """View ``region`` (laid out as ``core.layouts`` says) as this backend's KV pool."""

@@ -8,6 +8,8 @@ from headrace.core.clock import SystemClock
 from headrace.core.messages import Heartbeat, Wake
 from headrace.core.sharding import Role
 from headrace.engine.decode import DecodeRank
+from headrace.engine.device.backend import DeviceBackend
+from headrace.engine.device.stepper import DeviceStepper
 from headrace.engine.emitter import Emitter
 from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import DecodeLoop
@@ -15,7 +17,7 @@ from headrace.engine.orders import Orders
 from headrace.engine.parts import Parts
 from headrace.engine.rank_counters import decode_counters, part_counters
 from headrace.engine.receiving import Receiving
-from headrace.engine.stepper import Stepper
+from headrace.engine.stepper import AnyStepper, Stepper
 from headrace.scheduler.admission import Limits
 from headrace.text.tokenizer import Tokenizer
 
@@ -25,6 +27,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
     spec, clock = parts.spec, SystemClock()
     receiving, flight = None, parts.flight_log()
     if spec.role is Role.DECODE:
+        assert parts.descriptor is not None, "a decode rank receives into a region"
         receiving = Receiving(
             engine=parts.transfer,
             region=parts.descriptor,
@@ -40,7 +43,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
     rank = DecodeRank(
         config=spec.engine,
         pool=parts.pool,
-        stepper=Stepper(parts.loaded.backend, flight=parts.flight),
+        stepper=_make_stepper(parts),
         receiving=receiving,
         emitter=_make_emitter(parts),
         tokenizer=Tokenizer.open(parts.loaded.tokenizer_folder),
@@ -64,6 +67,19 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
         clock=clock,
         flight=flight,
     )
+
+
+def _make_stepper(parts: Parts) -> AnyStepper:
+    backend = parts.loaded.backend
+    if not isinstance(backend, DeviceBackend):
+        return Stepper(backend, flight=parts.flight)
+    stepper = DeviceStepper(
+        backend,
+        max_rows=parts.spec.engine.max_sequences,
+        max_tokens=parts.loaded.max_model_tokens,
+    )
+    stepper.warm_up()
+    return stepper
 
 
 def _make_emitter(parts: Parts) -> Emitter:

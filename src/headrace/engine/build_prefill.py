@@ -22,6 +22,7 @@ from headrace.transfer.sender import SendSessions
 def build_prefill(parts: Parts, stack: ExitStack) -> PrefillLoop:
     """Return the loop of a prefill rank; what it opened closes with ``stack``."""
     spec, layouts = parts.spec, source_layouts(parts.layout, parts.spec.sharding.tp)
+    assert parts.region is not None, "a prefill rank sends from a region"
     worker = PrefillWorker(
         backend=parts.loaded.backend,
         senders=SendSessions(

@@ -18,7 +18,7 @@ from headrace.engine.emitter import Emitter
 from headrace.engine.receiving import Failure, Receiving
 from headrace.engine.roster import Roster
 from headrace.engine.sequence import Phase, Sequence, line_groups, make_sequences
-from headrace.engine.stepper import Stepper
+from headrace.engine.stepper import AnyStepper
 from headrace.engine.submit_check import check_submit
 from headrace.kvcache.block_table import BlockTable, blocks_for, blocks_to_open
 from headrace.kvcache.pool import BlockPool
@@ -69,7 +69,7 @@ class DecodeRank:
         *,
         config: EngineConfig,
         pool: BlockPool,
-        stepper: Stepper,
+        stepper: AnyStepper,
         receiving: Receiving | None,
         emitter: Emitter,
         tokenizer: Tokenizer,

@@ -10,6 +10,7 @@ from headrace.comm.group import Group
 from headrace.core.launch import LaunchSpec
 from headrace.core.sharding import Role, check_sharding, split_range
 from headrace.engine.backend import Backend
+from headrace.engine.device.load import budget_bytes, load_device
 from headrace.engine.model_backend import ModelBackend, load_model
 from headrace.engine.replay import PREFIX, ReplayBackend, load_scripts
 from headrace.models.checkpoint.folder import read_config, read_eos_token_ids
@@ -29,6 +30,7 @@ class Loaded:
         tokenizer_folder: Where the tokenizer lies.
         eos_token_ids: Tokens that end a sequence.
         max_model_tokens: Longest prompt + output [tokens].
+        free_bytes: What a device has for the KV pool; 0 on a CPU.
     """
 
     backend: Backend
@@ -36,6 +38,7 @@ class Loaded:
     tokenizer_folder: Path
     eos_token_ids: tuple[int, ...]
     max_model_tokens: int
+    free_bytes: int = 0
 
 
 def load_backend(spec: LaunchSpec, group: Group, on_progress: OnProgress) -> Loaded:
@@ -59,7 +62,13 @@ def load_backend(spec: LaunchSpec, group: Group, on_progress: OnProgress) -> Loa
     max_model_tokens = min(limit, config.max_positions) if limit else config.max_positions
     eos_token_ids = read_eos_token_ids(folder, config)
     backend: Backend
-    if is_replay:
+    free_bytes = 0
+    if spec.engine.device != "cpu" and not is_replay:
+        device_backend = load_device(
+            folder, config, spec.engine, max_tokens=max_model_tokens, on_progress=on_progress
+        )
+        backend, free_bytes = device_backend, budget_bytes(device_backend, spec.engine)
+    elif is_replay:
         backend = _replay(spec, config, heads=heads, eos_token_ids=eos_token_ids)
     else:
         model = load_model(folder, config, spec=spec, group=group, on_progress=on_progress)
@@ -70,6 +79,7 @@ def load_backend(spec: LaunchSpec, group: Group, on_progress: OnProgress) -> Loa
         tokenizer_folder=folder,
         eos_token_ids=eos_token_ids,
         max_model_tokens=max_model_tokens,
+        free_bytes=free_bytes,
     )
 
 

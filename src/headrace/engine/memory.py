@@ -16,6 +16,7 @@ def make_layout(
     *,
     heads: range,
     max_model_tokens: int,
+    cap_bytes: int = 0,
 ) -> CacheLayout:
     """Lay out a rank's pool.
 
@@ -25,6 +26,7 @@ def make_layout(
         schemas: KV of each layer.
         heads: KV heads that the rank holds.
         max_model_tokens: Longest prompt + output [tokens].
+        cap_bytes: What a device has to give; 0 stands for the cap of a CPU rank.
 
     Raises:
         ConfigError: The pool could not hold a single block.
@@ -36,7 +38,7 @@ def make_layout(
         num_blocks=1,
         block_size=config.block_size,
     )
-    mib = config.kv_cache_mib or DEFAULT_CAP_MIB
+    mib = config.kv_cache_mib or cap_bytes // MIB or DEFAULT_CAP_MIB
     num_blocks = mib * MIB // one_block.num_bytes
     if not config.kv_cache_mib:
         contexts = config.max_sequences * -(-max_model_tokens // config.block_size)

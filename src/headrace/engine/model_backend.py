@@ -46,6 +46,8 @@ class ModelBackend:
         heads: KV heads held by this rank.
     """
 
+    owns_memory = False
+
     def __init__(self, model: Model, config: ModelConfig, *, heads: range) -> None:
         self.schemas = model.cache_schema
         self.vocab_size = config.vocab_size
@@ -54,6 +56,10 @@ class ModelBackend:
         self._caches: list[Tensor] = []
         self._block_size = 0
         self._num_threads = torch.get_num_threads()
+
+    def allocate(self, layout: CacheLayout) -> None:
+        """Refuse: the pool lies in the rank's region."""
+        raise AssertionError("this backend is attached to a region")
 
     def attach(self, region: memoryview, *, num_blocks: int, block_size: int) -> None:
         """See ``Backend.attach``."""

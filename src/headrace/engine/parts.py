@@ -42,8 +42,8 @@ class Parts:
     group: Group
     loaded: Loaded
     transfer: TransferEngine
-    region: Region
-    descriptor: RegionDescriptor
+    region: Region | None
+    descriptor: RegionDescriptor | None
     layout: CacheLayout
     pool: BlockPool
     flight: Flight
@@ -101,14 +101,12 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack, kept:
         loaded.backend.schemas,
         heads=loaded.heads,
         max_model_tokens=loaded.max_model_tokens,
+        cap_bytes=loaded.free_bytes,
     )
     transfer = TransferEngine(make_transport(spec), rank=spec.rank, generation=spec.generation)
     transfer.open()
     stack.callback(transfer.close)
-    region, descriptor = transfer.allocate(layout)
-    stack.callback(region.close)
-    loaded.backend.attach(region.buffer, num_blocks=layout.num_blocks, block_size=layout.block_size)
-    stack.callback(loaded.backend.close)
+    region, descriptor = _make_pool(loaded, transfer, layout, stack)
     return Parts(
         spec=spec,
         control=control,
@@ -126,6 +124,22 @@ def open_parts(spec: LaunchSpec, control: ControlSocket, stack: ExitStack, kept:
         ),
         flight=Flight(spec.name, generation=spec.generation),
     )
+
+
+def _make_pool(
+    loaded: Loaded, transfer: TransferEngine, layout: CacheLayout, stack: ExitStack
+) -> tuple[Region | None, RegionDescriptor | None]:
+    """Make the pool where the backend wants it; a device's own memory has no region so far."""
+    backend = loaded.backend
+    if backend.owns_memory:
+        backend.allocate(layout)
+        stack.callback(backend.close)
+        return None, None
+    region, descriptor = transfer.allocate(layout)
+    stack.callback(region.close)
+    backend.attach(region.buffer, num_blocks=layout.num_blocks, block_size=layout.block_size)
+    stack.callback(backend.close)
+    return region, descriptor
 
 
 def _load(spec: LaunchSpec, control: ControlSocket, kept: Kept) -> Loaded:

@@ -70,6 +70,8 @@ class ReplayBackend:
         heads: KV heads held by this rank.
     """
 
+    owns_memory = False
+
     def __init__(
         self,
         scripts: Sequence[Script],
@@ -87,6 +89,10 @@ class ReplayBackend:
         self._in_turn = [script for script in scripts if not script.match]
         self._caches: list[Tensor] = []
         self._block_size = 0
+
+    def allocate(self, layout: CacheLayout) -> None:
+        """Refuse: the pool lies in the rank's region."""
+        raise AssertionError("this backend is attached to a region")
 
     def attach(self, region: memoryview, *, num_blocks: int, block_size: int) -> None:
         """See ``Backend.attach``."""

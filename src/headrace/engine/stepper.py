@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +17,23 @@ from headrace.engine.sequence import Sequence
 from headrace.kernels.sampling import SampledTokens, SamplingBatch, SamplingRow, sample
 
 Work = Seq[tuple[Sequence, Chunk]]
+
+
+class AnyStepper(Protocol):
+    """What a decode rank runs its steps on."""
+
+    @property
+    def vocab_size(self) -> int:
+        """Vocabulary of the model."""
+        ...
+
+    def run(self, work: Work, emitter: Emitter) -> list[Sequence]:
+        """Take a step, and return the sequences that ended with tokens that came of it.
+
+        On a device those may be the tokens of the step before. The sequences' tables have room
+        for their chunks afterwards whatever they had before.
+        """
+        ...
 
 
 class Stepper:
