@@ -150,6 +150,12 @@ class DeploymentConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if self.chaos:
             self._check_chaos(parse_chaos(self.chaos))
         self._check_hosts()
+        self._check_device()
+
+    def _check_device(self) -> None:
+        mono = self.mono or ReplicaConfig()
+        if self.engine.device != "cpu" and (self.prefill or (mono.dp, mono.replicas) != (1, 1)):
+            raise ConfigError("device=cuda: one mono rank has the device so far; give --mono dp=1")
 
     def _check_chaos(self, plan: ChaosPlan) -> None:
         _check_loopback(self.serving.host)
@@ -251,7 +257,12 @@ def load_deployment(path: Path | None, overrides: Mapping[str, Any]) -> Deployme
     if chosen:
         dropped = ("prefill", "decode") if "mono" in chosen else ("mono",)
         data = {key: value for key, value in data.items() if key not in dropped}
-    return build(DeploymentConfig, _merge(data, overrides), where="flags")
+    merged = _merge(data, overrides)
+    engine = merged.get("engine")
+    if isinstance(engine, Mapping) and engine.get("device", "cpu") != "cpu":
+        # The default of a CPU is none of a device; asked for, it is refused by name.
+        merged["engine"] = {"exact": False, **engine}
+    return build(DeploymentConfig, merged, where="flags")
 
 
 def check_shardings(config: DeploymentConfig, model: ModelConfig) -> None:

@@ -13,7 +13,19 @@ from typing import Annotated, Any
 import typer
 
 from headrace import __version__
-from headrace.cli import agent, bench, chat, config, demo, doctor, load, serve, transfer, verify
+from headrace.cli import (
+    agent,
+    bench,
+    chat,
+    config,
+    demo,
+    doctor,
+    kernels,
+    load,
+    serve,
+    transfer,
+    verify,
+)
 from headrace.core.errors import HeadraceError, UserError
 
 # Typer brings its own click or uses the installed one, depending on its version.
@@ -41,6 +53,7 @@ app.command("load")(load.load)
 app.add_typer(bench.app, name="bench")
 app.add_typer(transfer.app, name="transfer")
 app.add_typer(config.app, name="config")
+app.add_typer(kernels.app, name="kernels")
 
 
 @app.callback(invoke_without_command=True)

@@ -69,6 +69,24 @@ Transport = Annotated[
         show_default=False,
     ),
 ]
+Device = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="cpu (the default), or cuda: one mono rank on the first GPU.",
+        rich_help_panel=_ENGINE,
+        show_default=False,
+    ),
+]
+LoadFormat = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="checkpoint (the default), or random: weights of the config's shape, for measuring.",
+        rich_help_panel=_ENGINE,
+        show_default=False,
+    ),
+]
 Dtype = Annotated[
     str,
     typer.Option(
@@ -126,6 +144,8 @@ def deployment_from_flags(
     mono: str = "",
     transport: str = "",
     key_file: str = "",
+    device: str = "",
+    load_format: str = "",
     dtype: str = "",
     exact: bool | None = None,
     block_size: int | None = None,
@@ -146,7 +166,13 @@ def deployment_from_flags(
     roles = {"prefill": prefill, "decode": decode, "mono": mono}
     tables: dict[str, dict[str, Any]] = {
         "": {"model": model, "transport": transport, "chaos": chaos, "key_file": key_file},
-        "engine": {"dtype": dtype, "exact": exact, "block_size": block_size},
+        "engine": {
+            "device": device,
+            "load_format": load_format,
+            "dtype": dtype,
+            "exact": exact,
+            "block_size": block_size,
+        },
         "serving": serving or {},
         **{name: parse_sharding(text, where=f"--{name}") for name, text in roles.items()},
     }
@@ -184,3 +210,18 @@ def _value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     return parsed["value"] if len(parsed) == 1 else text
+
+
+def numbers(text: str, flag: str) -> list[int]:
+    """Read whole numbers above 0, separated by commas.
+
+    Raises:
+        ConfigError: Anything else.
+    """
+    try:
+        parsed = [int(part) for part in text.split(",")]
+    except ValueError:
+        parsed = []
+    if not parsed or min(parsed) < 1:
+        raise ConfigError(f"{flag} {text!r}: expected whole numbers above 0, such as 1,8,32")
+    return parsed

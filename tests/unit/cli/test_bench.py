@@ -4,4 +4,5 @@ from headrace.cli.bench import app
 
 
 def test_each_bench_is_a_command():
-    assert [command.name for command in app.registered_commands] == ["transfer", "serve"]
+    names = [command.name for command in app.registered_commands]
+    assert names == ["transfer", "serve", "decode", "prefill"]

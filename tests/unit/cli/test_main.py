@@ -20,6 +20,7 @@ FLAGS = {
     "headrace serve": [
         *DEPLOYMENT,
         *ENGINE,
+        *("--device", "--load-format"),
         *("--host", "--port", "--api-key", "--name", "--chaos", "--log-level"),
     ],
     "headrace agent": ["--listen", "--key-file", "--new-key", "--log-level"],
@@ -39,6 +40,10 @@ FLAGS = {
     "headrace config": [],
     "headrace config show": [*DEPLOYMENT, *ENGINE],
     "headrace bench": [],
+    "headrace bench decode": ["--batch", "--context", "--block-size", "--operators", "--out"],
+    "headrace bench prefill": ["--tokens", "--batched", "--block-size", "--out"],
+    "headrace kernels": [],
+    "headrace kernels explain": ["--device", "--rows", "--block-size"],
     "headrace bench transfer": ["--transport", "--repeats", "--exposed", "--out"],
     "headrace bench serve": [
         *DEPLOYMENT,
