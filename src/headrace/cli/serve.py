@@ -123,7 +123,8 @@ def serve(
     )
     source = resolve_model(resolved.model)
     check_shardings(resolved, source.config)
-    check_files(source)
+    if resolved.engine.load_format == "checkpoint":
+        check_files(source)
     _log.info("resolved configuration:\n%s", format_config(resolved))
     run_until_signal(_serve(resolved, source))
 

@@ -89,7 +89,14 @@ def test_a_row_is_the_same_bits_whatever_stands_beside_it(name: str) -> None:
     heads = SIZES[0]
     cache = make_cache(LENGTHS, heads, dtype=torch.bfloat16, device="cuda")
     q_BHD = make_queries(len(LENGTHS), heads, dtype=torch.bfloat16, device="cuda")
-    together = _attend(name, q_BHD, cache)
+    # Settings follow from the padded size, and hold for whoever is in it.
+    knobs = decode_knobs(
+        num_kv_heads=heads.num_kv_heads,
+        head_dim=heads.head_dim,
+        kv_bytes=2,
+        num_rows=len(LENGTHS),
+    )
+    together = _attend(name, q_BHD, cache, knobs=knobs)
     for seed in range(20):
         order = random.Random(seed).sample(range(len(LENGTHS)), k=seed % len(LENGTHS) + 1)
         picked = PagedCache(
@@ -97,7 +104,8 @@ def test_a_row_is_the_same_bits_whatever_stands_beside_it(name: str) -> None:
             block_table_BP=cache.block_table_BP[order],
             seq_lens_B=cache.seq_lens_B[order],
         )
-        assert torch.equal(_attend(name, q_BHD[order], picked), together[order])
+        alone = _attend(name, q_BHD[order], picked, knobs=knobs)
+        assert torch.equal(alone, together[order])
 
 
 def _scratch(batch: int, cache: PagedCache, heads: Heads) -> DecodeScratch:
