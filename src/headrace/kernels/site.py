@@ -29,11 +29,7 @@ def detect_site(device: str, *, dtype: str, sizes: Mapping[str, int], kv_dtype: 
     libraries = frozenset(name for name in OPTIONAL if _can_find(name))
     if device == "cpu":
         return Site(dtype=dtype, kv_dtype=kv_dtype, libraries=libraries, sizes=sizes)
-    if not torch.cuda.is_available():
-        raise ConfigError(
-            f"device={device}: torch.cuda.is_available() is False here; use device=cpu, or "
-            "install a CUDA build of torch and a driver"
-        )
+    _check_device(device)
     properties = torch.cuda.get_device_properties(device)
     return Site(
         device="cuda",
@@ -44,6 +40,19 @@ def detect_site(device: str, *, dtype: str, sizes: Mapping[str, int], kv_dtype: 
         libraries=libraries,
         sizes=sizes,
     )
+
+
+def _check_device(device: str) -> None:
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or not (index or "0").isdigit():
+        raise ConfigError(f"device={device!r}: expected cpu, cuda or cuda:N")
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"device={device}: torch.cuda.is_available() is False here; use device=cpu, or "
+            "install a CUDA build of torch and a driver"
+        )
+    if int(index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device={device}: this machine shows {torch.cuda.device_count()} GPUs")
 
 
 def _can_find(name: str) -> bool:

@@ -42,6 +42,8 @@ FLAGS = {
     "headrace bench": [],
     "headrace bench decode": ["--batch", "--context", "--block-size", "--operators", "--out"],
     "headrace bench prefill": ["--tokens", "--batched", "--block-size", "--out"],
+    "headrace bench kernels": ["--family", "--case", "--device", "--replays", "--json", "--png"],
+    "headrace bench attention": ["--case", "--device", "--replays", "--json", "--png"],
     "headrace kernels": [],
     "headrace kernels explain": ["--device", "--rows", "--block-size"],
     "headrace bench transfer": ["--transport", "--repeats", "--exposed", "--out"],
