@@ -35,10 +35,11 @@ def combine_kernel(
     total = tl.zeros([BLOCK_H], tl.float32)
     for place in tl.static_range(K):
         pair = token * K + place
-        # What nobody wrote is not read.
+        # What nobody wrote is not read, and its weight may be anything.
         width = tl.where(tl.load(ids_ptr + pair) >= 0, H, 0)
         part = tl.load(out_ptr + pair * H + columns, mask=columns < width, other=0.0)
-        total += part.to(tl.float32) * tl.load(weights_ptr + pair)
+        weight = tl.where(width > 0, tl.load(weights_ptr + pair), 0.0)
+        total += part.to(tl.float32) * weight
     dtype = residual.dtype
     # bf16 sums are fp32 sums rounded; the cast after each keeps the reference's roundings.
     stream = (residual.to(tl.float32) + total.to(dtype).to(tl.float32)).to(dtype)
