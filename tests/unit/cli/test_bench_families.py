@@ -85,5 +85,5 @@ def test_without_a_gpu_one_line_says_so(monkeypatch, capsys):
     assert main(["bench", "kernels"]) == 2
     error = capsys.readouterr().err
     assert error == (
-        "headrace: bench kernels needs a CUDA device; torch.cuda.is_available() is False here\n"
+        "headrace: bench kernels needs a CUDA device: torch.cuda.is_available() is False here\n"
     )

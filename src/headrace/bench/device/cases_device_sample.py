@@ -35,6 +35,10 @@ KINDS["mixed"] = tuple(params for kind in KINDS.values() for params in kind)
 ROWS = (1, 8, 32, 128, 256)
 # Peaked enough that top-p leaves hundreds of tokens, not tens of thousands as a flat row would.
 LOGIT_SCALE = 3.0
+# A row of logits is 0.6 MB: so many sets exceed several times the L2 cache for one row too.
+MAX_SETS = 512
+# Of the reference: 90 were counted on a CPU, and a device's sort keeps a second copy.
+REFERENCE_BYTES_PER_LOGIT = 120
 
 
 def make_case(kind: str, num_rows: int, *, vocab_size: int = QWEN3_30B_A3B.vocab_size) -> Case:
@@ -45,6 +49,8 @@ def make_case(kind: str, num_rows: int, *, vocab_size: int = QWEN3_30B_A3B.vocab
         num_bytes=device_sample_bytes(num_rows, vocab_size=vocab_size),
         num_flops=0,
         build=partial(_build, kind, num_rows, vocab_size=vocab_size),
+        max_sets=MAX_SETS,
+        reference_bytes=REFERENCE_BYTES_PER_LOGIT * num_rows * vocab_size,
     )
 
 

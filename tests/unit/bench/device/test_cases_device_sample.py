@@ -5,6 +5,7 @@ import torch
 
 from headrace.bench.device.cases_device_sample import CASES, KINDS, TOP_P, make_case, prepare_torch
 from headrace.bench.device.draws import Draws
+from headrace.bench.device.timing import fits_cache, num_sets
 from headrace.kernels.sampling.device_settings import KIND, RowKind
 from tests.support.device_cases import (
     TINY,
@@ -57,6 +58,12 @@ def test_baselines_draw_likely_tokens(kind):
     assert mass_above.median() < TOP_P
     if kind != "plain":
         assert (mass_above <= TOP_P + 1e-5).all()
+
+
+def test_even_one_row_is_met_cold():
+    for case in CASES.cases:
+        sets = num_sets(case.num_bytes, most=case.max_sets)
+        assert not fits_cache(case.num_bytes, sets), case.name
 
 
 def test_draws_differ_and_names_do():
