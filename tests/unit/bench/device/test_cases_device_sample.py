@@ -60,6 +60,19 @@ def test_baselines_draw_likely_tokens(kind):
         assert (mass_above <= TOP_P + 1e-5).all()
 
 
+@pytest.mark.parametrize(("kind", "most"), [("top-k-top-p", 20), ("top-p", 300)])
+def test_the_baseline_keeps_as_many_tokens_as_its_rows_ask_for(kind, most):
+    inputs = case_of(kind, 8).build(Draws("cpu", seed=0))
+    # Flat enough that tokens past the twentieth are drawn where nothing forbids it.
+    logits = inputs.args[0].mul_(0.1)
+    call = prepare_torch(inputs)
+    torch.manual_seed(0)
+    tokens = torch.stack([call() for _ in range(50)], dim=1)
+    ranks = (logits[:, None] > logits.gather(1, tokens)[:, :, None]).sum(dim=-1)
+    assert ranks.max() < most
+    assert (ranks.max() >= 20) == (most > 20)
+
+
 def test_even_one_row_is_met_cold():
     for case in CASES.cases:
         sets = num_sets(case.num_bytes, most=case.max_sets)
