@@ -44,6 +44,7 @@ COLUMNS = {
     "p99_us": "p99 [us]",
     "floor_us": "floor [us]",
     "fraction": "of floor",
+    "cache": "",
     "gb_s": "GB/s",
     "tflop_s": "TFLOP/s",
     "ratio": "speed-up",
@@ -123,4 +124,9 @@ def _check_writable(path: Path) -> None:
 def _shown(row: Row) -> Row:
     # A table wants fewer digits than a file keeps.
     times_us = {key: round(row[key], 1 if row[key] >= 100 else 2) for key in _TIMES}
-    return {**row, **times_us, "is_chosen": "*" if row["variant"] == "headrace" else None}
+    marks = {
+        "is_chosen": "*" if row["variant"] == "headrace" else None,
+        # A floor of the memory says little of inputs that may come out of the cache.
+        "cache": "L2" if row.get("may_be_cached") else None,
+    }
+    return {**row, **times_us, **marks}

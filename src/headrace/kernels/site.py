@@ -56,7 +56,9 @@ def _check_device(device: str) -> None:
 
 
 def _can_find(name: str) -> bool:
+    # Finding a submodule imports its parent, and an older flash_attn beside another torch fails
+    # in that with an undefined symbol; a loaded module without a spec is a ValueError.
     try:
         return find_spec(name) is not None
-    except ModuleNotFoundError:
+    except (ImportError, OSError, ValueError):
         return False

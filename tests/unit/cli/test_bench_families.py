@@ -44,6 +44,16 @@ def test_a_table_a_family_with_what_was_declined_once():
     assert (len(rows), failures) == (3, [])
 
 
+def test_a_table_marks_inputs_that_may_be_cached():
+    text = io.StringIO()
+    cached = result("route/t1")
+    cached.rows[0]["may_be_cached"] = True
+    report([cached, result("route/t8")], None, console=Console(file=text, width=160))
+    lines = [" ".join(line.split()) for line in text.getvalue().splitlines()]
+    assert "route/t1 triton * 1234.6 2 1 0.25 L2 3 library" in lines
+    assert "route/t8 triton * 1234.6 2 1 0.25 3 library" in lines
+
+
 def test_rows_are_kept_before_the_next_case_is_measured(tmp_path):
     path = tmp_path / "rows.jsonl"
 
@@ -75,5 +85,5 @@ def test_without_a_gpu_one_line_says_so(monkeypatch, capsys):
     assert main(["bench", "kernels"]) == 2
     error = capsys.readouterr().err
     assert error == (
-        "headrace: bench kernels needs a CUDA device; torch.cuda.is_available() is False here\n"
+        "headrace: bench kernels needs a CUDA device: torch.cuda.is_available() is False here\n"
     )

@@ -54,3 +54,15 @@ def test_libraries_are_found_without_being_imported(monkeypatch):
     libraries = detect_site("cpu", dtype="float32", sizes={}).libraries
     assert "quack" in libraries
     assert "flash_attn.cute" not in libraries
+
+
+@pytest.mark.parametrize("error", ["ImportError('undefined symbol')", "OSError('libcudart.so')"])
+def test_a_package_that_cannot_be_imported_is_not_there(monkeypatch, tmp_path, error):
+    package = tmp_path / "flash_attn"
+    (package / "cute").mkdir(parents=True)
+    (package / "__init__.py").write_text(f"raise {error}\n")
+    (package / "cute" / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "flash_attn", raising=False)
+    libraries = detect_site("cpu", dtype="float32", sizes={}).libraries
+    assert "flash_attn.cute" not in libraries

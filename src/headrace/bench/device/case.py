@@ -18,6 +18,8 @@ from headrace.kernels.catalogue import Family, Site
 
 REFERENCE = "reference"
 DEFAULT_MAX_SETS = 32
+# Temporaries of a plain reference: what is left beside models and pools on a shared device.
+MAX_REFERENCE_BYTES = 20e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +51,8 @@ class Case:
         dtype: Of rows and weights.
         max_sets: Input sets at most. What a step has just written comes out of the L2 cache in a
             model too; weights do not, and want as many sets as it takes.
+        reference_bytes: Estimate of the reference's temporaries at their peak; 0 where they are
+            about as small as its arguments.
     """
 
     name: str
@@ -58,10 +62,20 @@ class Case:
     build: Callable[[Draws], Inputs]
     dtype: str = "bfloat16"
     max_sets: int = DEFAULT_MAX_SETS
+    reference_bytes: float = 0.0
 
     def inputs(self, device: torch.device | str, *, count: int) -> list[Inputs]:
         """Build ``count`` sets of inputs, each from a seed of its own."""
         return [self.build(Draws(device, seed=seed)) for seed in range(count)]
+
+    def decline_reference(self) -> str | None:
+        """Say that the reference would need too much memory; None when it would not."""
+        if self.reference_bytes <= MAX_REFERENCE_BYTES:
+            return None
+        return (
+            f"needs {self.reference_bytes / 1e9:.0f} GB of temporaries, more than the "
+            f"{MAX_REFERENCE_BYTES / 1e9:.0f} GB that a reference may take"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ from headrace.kernels.catalogue import accept_all
 from headrace.kernels.costs.sampling import device_sample_bytes
 from headrace.kernels.sampling.device_batch import DeviceSampled, DeviceSamplingBatch
 from headrace.kernels.sampling.device_settings import KIND, DeviceRow, RowKind
+from headrace.kernels.sampling.device_settings import TOP_K as TOP_K_WORD
 from headrace.kernels.sampling.family import DEVICE_SAMPLE
 
 # The recommended settings of the models, and what leaves one of them out.
@@ -35,6 +36,10 @@ KINDS["mixed"] = tuple(params for kind in KINDS.values() for params in kind)
 ROWS = (1, 8, 32, 128, 256)
 # Peaked enough that top-p leaves hundreds of tokens, not tens of thousands as a flat row would.
 LOGIT_SCALE = 3.0
+# A row of logits is 0.6 MB: so many sets exceed several times the L2 cache for one row too.
+MAX_SETS = 512
+# Of the reference: 90 were counted on a CPU, and a device's sort keeps a second copy.
+REFERENCE_BYTES_PER_LOGIT = 120
 
 
 def make_case(kind: str, num_rows: int, *, vocab_size: int = QWEN3_30B_A3B.vocab_size) -> Case:
@@ -45,6 +50,8 @@ def make_case(kind: str, num_rows: int, *, vocab_size: int = QWEN3_30B_A3B.vocab
         num_bytes=device_sample_bytes(num_rows, vocab_size=vocab_size),
         num_flops=0,
         build=partial(_build, kind, num_rows, vocab_size=vocab_size),
+        max_sets=MAX_SETS,
+        reference_bytes=REFERENCE_BYTES_PER_LOGIT * num_rows * vocab_size,
     )
 
 
@@ -64,10 +71,10 @@ def _build(kind: str, num_rows: int, draws: Draws, *, vocab_size: int) -> Inputs
 
 
 def prepare_torch(inputs: Inputs) -> Call:
-    """Make a call of what engines do with torch's operators: sort, cut, race.
+    """Make a call of what engines do with torch's operators: select or sort, cut, race.
 
-    Rows must be of one kind: torch's operators cannot skip rows, so a mixed batch takes the
-    dearest way for all of them.
+    Rows of one kind take the cheapest operators that draw as they ask. These cannot skip rows, so
+    a mixed batch takes the dearest way for all of them, whatever its rows ask for.
     """
     logits_BV, batch = inputs.args
     kinds = set(batch.settings_BW[:, KIND].tolist())
@@ -75,11 +82,13 @@ def prepare_torch(inputs: Inputs) -> Call:
         return lambda: logits_BV.argmax(dim=-1)
     if kinds == {RowKind.PLAIN}:
         return lambda: _race(torch.softmax(logits_BV / TEMPERATURE, dim=-1))
-    return lambda: _sample_sorted(logits_BV)
+    if set(batch.settings_BW[:, TOP_K_WORD].tolist()) == {TOP_K}:
+        return lambda: _sample_best(*(logits_BV / TEMPERATURE).topk(TOP_K, dim=-1))
+    return lambda: _sample_best(*(logits_BV / TEMPERATURE).sort(dim=-1, descending=True))
 
 
-def _sample_sorted(logits_BV: Tensor) -> Tensor:
-    values_BK, ids_BK = (logits_BV / TEMPERATURE).sort(dim=-1, descending=True)
+def _sample_best(values_BK: Tensor, ids_BK: Tensor) -> Tensor:
+    """Draw from the shortest prefix that holds a share ``TOP_P`` of what is given."""
     weights_BK = torch.softmax(values_BK, dim=-1)
     is_dropped_BK = weights_BK.cumsum(dim=-1) - weights_BK > TOP_P
     winners_B = _race(weights_BK.masked_fill(is_dropped_BK, 0.0))

@@ -16,6 +16,7 @@ import torch
 from headrace.bench.device.case import Case, FamilyCases, Inputs
 from headrace.bench.device.draws import Draws
 from headrace.kernels.attention.family import PREFILL_ATTENTION
+from headrace.kernels.attention.prefill_reference import MAX_SCORES
 from headrace.kernels.costs.attention import AttentionSizes, prefill_bytes, prefill_flops
 
 
@@ -58,6 +59,7 @@ def make_case(shape: PrefillShape) -> Case:
         num_bytes=prefill_bytes(*lengths, sizes),
         num_flops=prefill_flops(*lengths, sizes),
         build=partial(_build, shape),
+        reference_bytes=_reference_bytes(shape),
     )
 
 
@@ -80,6 +82,13 @@ def _build(shape: PrefillShape, draws: Draws) -> Inputs:
             "out_THD": torch.empty_like(q_THD),
         },
     )
+
+
+def _reference_bytes(shape: PrefillShape) -> float:
+    """Keys and values as bf16 and fp32, and one piece of scores four times over."""
+    num_tokens = shape.num_cached + shape.num_new
+    scores = min(MAX_SCORES, shape.num_heads * shape.num_new * num_tokens)
+    return 16.0 * scores + 12.0 * num_tokens * shape.num_kv_heads * shape.head_dim
 
 
 # New tokens, cached tokens, query heads, KV heads: one of four ranks of 64 heads, and all of 32.

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from headrace.bench.device.case import Baseline, Case, FamilyCases, Inputs
+from headrace.bench.device.case import REFERENCE, Baseline, Case, FamilyCases, Inputs
 from headrace.bench.device.ceilings import Ceilings
 from headrace.bench.device.machine import DeviceMachine
 from headrace.bench.device.row import Measured, Setting, make_rows
@@ -18,6 +18,7 @@ from headrace.bench.device.timing import (
     Call,
     Replay,
     Timer,
+    fits_cache,
     num_calls,
     num_sets,
     time_interleaved,
@@ -83,6 +84,9 @@ def measure_case(cases: FamilyCases, case: Case, bench: Bench) -> CaseResult:
     name = f"{cases.family.name}/{case.name}"
     site = replace(bench.site, sizes=case.sizes, dtype=case.dtype, kv_dtype="")
     runnable, declined = find_kernels(cases, site)
+    too_large = case.decline_reference()
+    if too_large is not None and runnable.pop(REFERENCE, None) is not None:
+        declined[REFERENCE] = too_large
     sets = num_sets(case.num_bytes, most=case.max_sets)
     try:
         inputs = case.inputs(bench.device, count=sets)
@@ -97,6 +101,7 @@ def measure_case(cases: FamilyCases, case: Case, bench: Bench) -> CaseResult:
         num_bytes=num_bytes,
         num_flops=case.num_flops,
         num_sets=sets,
+        may_be_cached=fits_cache(case.num_bytes, sets),
         ceilings=bench.ceilings,
         baselines=cases.compared_with,
     )

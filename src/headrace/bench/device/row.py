@@ -47,6 +47,8 @@ class Setting:
         num_bytes: That any implementation must move.
         num_flops: That any implementation must compute in products.
         num_sets: Input sets that calls rotate over.
+        may_be_cached: Whether these are too small to be met cold: the L2 cache may hold some or
+            all, so that a fraction of the memory floor may come out above one.
         ceilings: Of the device.
         baselines: Names of kernels that ours are compared with, the main one first.
     """
@@ -57,6 +59,7 @@ class Setting:
     num_bytes: float
     num_flops: float
     num_sets: int
+    may_be_cached: bool = False
     ceilings: Ceilings
     baselines: Sequence[str] = field(default_factory=tuple)
 
@@ -103,6 +106,7 @@ def _make_row(
         calls=timing.num_calls,
         replays=timing.num_replays,
         sets=setting.num_sets,
+        may_be_cached=setting.may_be_cached,
         ceilings=_rates(setting.ceilings),
     )
     row["machine"] = machine.name

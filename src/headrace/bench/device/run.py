@@ -38,7 +38,7 @@ def run_bench(
     selected = select_families(families)
     if not torch.cuda.is_available():
         raise ConfigError(
-            f"bench {name} needs a CUDA device; torch.cuda.is_available() is False here"
+            f"bench {name} needs a CUDA device: torch.cuda.is_available() is False here"
         )
     if not device.startswith("cuda:"):
         raise ConfigError(f"bench {name} needs a CUDA device, such as cuda:0, got {device!r}")

@@ -120,6 +120,19 @@ def num_sets(set_bytes: float, *, most: int) -> int:
     return min(most, max(2, math.ceil(ROTATED_BYTES / max(set_bytes, 1))))
 
 
+def fits_cache(set_bytes: float, sets: int) -> bool:
+    """Return whether a rotation may stay in the L2 cache, in part at least.
+
+    One that is not larger than the cache stays; a few times that are needed to be sure that
+    nothing does, which ``num_sets`` gives unless it is held back.
+
+    Example:
+        >>> fits_cache(1e6, 32), fits_cache(50e6, 5)
+        (True, False)
+    """
+    return set_bytes * sets < ROTATED_BYTES
+
+
 def num_calls(sets: int, expected_us: float) -> int:
     """Return how many calls make a graph: whole rotations, long enough to be timed.
 

@@ -5,6 +5,7 @@ import torch
 
 from headrace.bench.device.cases_device_sample import CASES, KINDS, TOP_P, make_case, prepare_torch
 from headrace.bench.device.draws import Draws
+from headrace.bench.device.timing import fits_cache, num_sets
 from headrace.kernels.sampling.device_settings import KIND, RowKind
 from tests.support.device_cases import (
     TINY,
@@ -57,6 +58,25 @@ def test_baselines_draw_likely_tokens(kind):
     assert mass_above.median() < TOP_P
     if kind != "plain":
         assert (mass_above <= TOP_P + 1e-5).all()
+
+
+@pytest.mark.parametrize(("kind", "most"), [("top-k-top-p", 20), ("top-p", 300)])
+def test_the_baseline_keeps_as_many_tokens_as_its_rows_ask_for(kind, most):
+    inputs = case_of(kind, 8).build(Draws("cpu", seed=0))
+    # Flat enough that tokens past the twentieth are drawn where nothing forbids it.
+    logits = inputs.args[0].mul_(0.1)
+    call = prepare_torch(inputs)
+    torch.manual_seed(0)
+    tokens = torch.stack([call() for _ in range(50)], dim=1)
+    ranks = (logits[:, None] > logits.gather(1, tokens)[:, :, None]).sum(dim=-1)
+    assert ranks.max() < most
+    assert (ranks.max() >= 20) == (most > 20)
+
+
+def test_even_one_row_is_met_cold():
+    for case in CASES.cases:
+        sets = num_sets(case.num_bytes, most=case.max_sets)
+        assert not fits_cache(case.num_bytes, sets), case.name
 
 
 def test_draws_differ_and_names_do():

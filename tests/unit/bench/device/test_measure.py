@@ -117,6 +117,25 @@ def test_a_variant_that_declines_is_named_with_its_reason():
     assert find_kernels(cases, Site())[1] == result.declined
 
 
+def test_a_reference_that_needs_too_much_memory_is_not_called():
+    calls = []
+    cases = make_cases(calls)
+    result = measure_case(cases, replace(cases.cases[0], reference_bytes=30e9), make_bench())
+    assert [row["kernel"] for row in result.rows] == ["triton", "library"]
+    assert result.declined["reference"].startswith("needs 30 GB")
+    assert not [name for name, *_ in calls if name == "reference"]
+    assert (result.rows[0]["baseline"], result.failed) == ("library", {})
+
+
+def test_rows_say_when_their_inputs_may_come_out_of_the_cache():
+    cases = make_cases([], num_bytes=70e6)
+    # Sets are counted by the case's bytes: drawing fewer is no reason to call them cached.
+    large = measure_case(cases, cases.cases[0], make_bench()).rows[0]
+    small = measure_case(cases, replace(cases.cases[0], num_bytes=7e6), make_bench()).rows[0]
+    assert (large["sets"], large["may_be_cached"]) == (3, False)
+    assert (small["sets"], small["may_be_cached"]) == (32, True)
+
+
 def test_a_kernel_that_raises_costs_only_its_own_row():
     cases = make_cases([], broken=("triton",))
     result = measure_case(cases, cases.cases[0], make_bench())

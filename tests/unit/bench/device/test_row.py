@@ -29,7 +29,7 @@ def measured(kernel, p50_us, *, captured=True):
     return Measured(kernel=kernel, timing=timing, captured=captured)
 
 
-def rows(*kernels):
+def rows(*kernels, may_be_cached=False):
     setting = Setting(
         bench="kernels",
         case="route/30b-a3b/t8",
@@ -37,6 +37,7 @@ def rows(*kernels):
         num_bytes=4e6,
         num_flops=8e6,
         num_sets=3,
+        may_be_cached=may_be_cached,
         ceilings=CEILINGS,
         baselines=("library", "reference"),
     )
@@ -73,6 +74,12 @@ def test_the_ratio_is_over_the_first_baseline_that_ran():
 
 def test_without_a_baseline_there_is_no_ratio():
     assert not {"ratio", "baselines", "baseline"} & rows(measured("triton", 2.0))["triton"].keys()
+
+
+@pytest.mark.parametrize("may_be_cached", [False, True])
+def test_a_row_says_whether_its_inputs_may_be_cached(may_be_cached):
+    row = rows(measured("triton", 2.0), may_be_cached=may_be_cached)["triton"]
+    assert row["may_be_cached"] is may_be_cached
 
 
 @pytest.mark.parametrize(("captured", "name"), [(True, "graph"), (False, "stream")])

@@ -34,7 +34,7 @@ def device(monkeypatch):
 
 def test_without_a_device_one_line_says_so(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    line = r"^bench kernels needs a CUDA device; torch\.cuda\.is_available\(\) is False here$"
+    line = r"^bench kernels needs a CUDA device: torch\.cuda\.is_available\(\) is False here$"
     with pytest.raises(ConfigError, match=line):
         list(run.run_bench("kernels", []))
 
