@@ -63,13 +63,13 @@ def load_backend(spec: LaunchSpec, group: Group, on_progress: OnProgress) -> Loa
     eos_token_ids = read_eos_token_ids(folder, config)
     backend: Backend
     free_bytes = 0
-    if spec.engine.device != "cpu" and not is_replay:
-        device_backend = load_device(
+    if is_replay:
+        backend = _replay(spec, config, heads=heads, eos_token_ids=eos_token_ids)
+    elif spec.engine.device != "cpu":
+        backend = load_device(
             folder, config, spec.engine, max_tokens=max_model_tokens, on_progress=on_progress
         )
-        backend, free_bytes = device_backend, budget_bytes(device_backend, spec.engine)
-    elif is_replay:
-        backend = _replay(spec, config, heads=heads, eos_token_ids=eos_token_ids)
+        free_bytes = budget_bytes(backend, spec.engine)
     else:
         model = load_model(folder, config, spec=spec, group=group, on_progress=on_progress)
         backend = ModelBackend(model, config, heads=heads)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import cache, partial
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ class DeviceBackend:
         self.schemas = decoder.cache_schema
         self.vocab_size = decoder.config.vocab_size
         self.device = decoder.weights.norm_H.device
-        self.kernels_for = lru_cache(maxsize=None)(partial(_bind, site))
+        self.kernels_for = cache(lambda num_tokens: bind_kernels(site, num_tokens=num_tokens))
         self._pools: list[Tensor] = []
         self._prefill: PrefillStep | None = None
 
@@ -120,9 +120,8 @@ class DeviceBackend:
         return reason is None
 
     def _make_scratch(self, max_tokens: int, num_rows: int) -> object:
-        if choose_kernels(self.site, num_tokens=num_rows)["decode_attention"].variant.name == (
-            "reference"
-        ):
+        choices = choose_kernels(self.site, num_tokens=num_rows)
+        if choices["decode_attention"].variant.name == "reference":
             return None
         config = self.decoder.config
         knobs = decode_knobs(
@@ -140,7 +139,3 @@ class DeviceBackend:
             knobs=knobs,
             device=self.device,
         )
-
-
-def _bind(site: Site, num_tokens: int):
-    return bind_kernels(site, num_tokens=num_tokens)

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
+from headrace.engine.device.upload import upload
 from headrace.kernels.sampling.device_batch import DeviceSampled, DeviceSamplingBatch
 from headrace.models.device.decoder import DeviceDecoder, Rows
 from headrace.models.device.kernels import DeviceKernels
@@ -43,7 +45,7 @@ class DecodeStep:
     Args:
         decoder: The model.
         pools: Per layer the KV pool ``[2, G, N, S, D]``.
-        kernels_for: Binds kernels for a number of rows.
+        kernels_for: Binds kernels for a number of rows, each number once.
         sample: The bound sampling kernel.
         sampling: Settings of the rows; its capacity is B.
         table_width: P.
@@ -70,7 +72,6 @@ class DecodeStep:
         self._make_scratch, self.captures = make_scratch, captures
         self._scratch: dict[int, object] = {}
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self._kernels: dict[int, DeviceKernels] = {}
         self._logits: dict[int, Tensor] = {}
         self._memory: Any = None
         self.sizes = tuple(min(size, capacity) for size in padded_sizes(capacity))
@@ -109,8 +110,7 @@ class DecodeStep:
             tables: int32 ``[rows, P]`` block ids.
         """
         num_rows = len(sources)
-        words = np.array([sources, token_ids, positions], dtype=np.int64).reshape(3, num_rows)
-        words_3R = self._upload(words)
+        words_3R = self._upload([sources, token_ids, positions], np.int64)
         from_step_R = self.token_ids_B[words_3R[0].clamp(min=0)]
         self.token_ids_B[:num_rows] = torch.where(words_3R[0] >= 0, from_step_R, words_3R[1])
         self.positions_B[:num_rows] = words_3R[2].int()
@@ -119,7 +119,7 @@ class DecodeStep:
 
     def set_tables(self, tables: np.ndarray) -> None:
         """Change the rows' block tables: int32 ``[rows, P]``."""
-        self.tables_BP[: len(tables)] = self._upload(tables)
+        self.tables_BP[: len(tables)] = self._upload(tables, np.int32)
 
     def run(self, num_rows: int) -> DeviceSampled:
         """Enqueue one step of the first rows.
@@ -129,7 +129,7 @@ class DecodeStep:
         """
         size = self.padded(num_rows)
         if not self.captures:
-            self._run(size)
+            self.run_once(size, self._kernels_for(size))
         else:
             if size not in self._graphs:
                 self.capture(size)
@@ -142,39 +142,26 @@ class DecodeStep:
 
     def capture(self, size: int) -> None:
         """Record the graph of one padded size; every row is padding meanwhile."""
-        kept = self.num_rows_1.clone(), self.sampled.token_ids_B.clone(), self.token_ids_B.clone()
+        kept, kernels = (self.num_rows_1.clone(), self.token_ids_B.clone()), self._kernels_for(size)
         self.num_rows_1.zero_()
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            self._run(size)
+            self.run_once(size, kernels)
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._memory):
-            self._run(size)
+            self.run_once(size, kernels)
         self._memory = self._memory or graph.pool()
         self._graphs[size] = graph
         self.num_rows_1.copy_(kept[0])
-        self.sampled.token_ids_B.copy_(kept[1])
-        self.token_ids_B.copy_(kept[2])
+        self.token_ids_B.copy_(kept[1])
 
     def run_once(self, size: int, kernels: DeviceKernels) -> None:
-        """Enqueue a step of a padded size without its graph, with other kernels."""
-        kept, self._kernels[size] = self._bound(size), kernels
-        try:
-            self._run(size)
-        finally:
-            self._kernels[size] = kept
-
-    def _bound(self, size: int) -> DeviceKernels:
-        if size not in self._kernels:
-            self._kernels[size] = self._kernels_for(size)
+        """Enqueue a step of a padded size with these kernels, without its graph."""
+        if size not in self._scratch:
             self._scratch[size] = self._make_scratch(size)
-        return self._kernels[size]
-
-    def _run(self, size: int) -> None:
-        kernels = self._bound(size)
         is_row_B = self._row_ids_B[:size] < self.num_rows_1
         positions_B = torch.where(is_row_B, self.positions_B[:size], 0)
         tables_BP = self.tables_BP[:size]
@@ -203,9 +190,5 @@ class DecodeStep:
         self.token_ids_B[:size].copy_(part.token_ids_B)
         self.positions_B[:size].add_(is_row_B)
 
-    def _upload(self, array: np.ndarray) -> Tensor:
-        host = torch.from_numpy(np.ascontiguousarray(array))
-        if not self.token_ids_B.is_cuda:
-            return host.clone()
-        # The library keeps a page-locked block until the copy out of it has ended.
-        return host.pin_memory().to(self.token_ids_B.device, non_blocking=True)
+    def _upload(self, values: ArrayLike, dtype: DTypeLike) -> Tensor:
+        return upload(values, dtype, device=self.token_ids_B.device)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-import torch
+from numpy.typing import ArrayLike, DTypeLike
 from torch import Tensor
 
 from headrace.engine.backend import Row
+from headrace.engine.device.upload import upload
 from headrace.models.device.decoder import DeviceDecoder, Rows
 from headrace.models.device.kernels import DeviceKernels
 
@@ -63,18 +64,14 @@ class PrefillStep:
             self._pools,
             self._kernels_for(starts[-1]),
             block_table_CP=self._upload(tables_CP, np.int32),
-            query_starts_C1=self._upload(np.array(starts), np.int32),
+            query_starts_C1=self._upload(starts, np.int32),
             seq_lens_C=self._upload(
-                np.array([row.start + n for row, n in zip(rows, lens, strict=True)]), np.int32
+                [row.start + n for row, n in zip(rows, lens, strict=True)], np.int32
             ),
             max_query_len=max(lens),
-            logit_rows_L=self._upload(np.array(logit_rows), np.int64) if logit_rows else None,
+            logit_rows_L=self._upload(logit_rows, np.int64) if logit_rows else None,
             on_layer=on_layer,
         )
 
-    def _upload(self, array: np.ndarray, dtype: type) -> Tensor:
-        host = torch.from_numpy(np.ascontiguousarray(array, dtype=dtype))
-        if self._device.type != "cuda":
-            return host
-        # The library keeps a page-locked block until the copy out of it has ended.
-        return host.pin_memory().to(self._device, non_blocking=True)
+    def _upload(self, values: ArrayLike, dtype: DTypeLike) -> Tensor:
+        return upload(values, dtype, device=self._device)
