@@ -18,6 +18,8 @@ from headrace.kernels.sampling import SampledTokens, SamplingBatch, SamplingRow,
 
 Work = Seq[tuple[Sequence, Chunk]]
 
+NOT_FINITE = "the model's logits are not finite: check the weights"
+
 
 class AnyStepper(Protocol):
     """What a decode rank runs its steps on."""
@@ -60,10 +62,13 @@ class Stepper:
 
         The sequences' tables have room for their chunks afterwards whatever they had before.
         """
-        rows = [self._prepare(sequence, chunk) for sequence, chunk in work]
+        for sequence, chunk in work:
+            reserve(sequence, chunk, self._backend)
+        rows = [make_row(sequence, chunk) for sequence, chunk in work]
         logits_LV = self._backend.run(rows, on_layer=self._on_layer)
         for sequence, chunk in work:
-            self._account(sequence, chunk)
+            account(sequence, chunk)
+            sequence.blocks.publish(sequence.token_ids)
         deciding = [sequence for sequence, chunk in work if chunk.is_decode]
         if not deciding:
             return []
@@ -80,31 +85,6 @@ class Stepper:
             torch.tensor([len(sequence.token_ids) for sequence in deciding])
         )
 
-    def _prepare(self, sequence: Sequence, chunk: Chunk) -> Row:
-        table = sequence.blocks
-        for copy in table.copies:
-            self._backend.copy_block(copy.source, copy.target)
-        table.finish_copies()
-        if not table.reserve(chunk.num_tokens):
-            raise AssertionError(f"{sequence.sequence_id}: the step plan overdrew the pool")
-        return Row(
-            token_ids=sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens],
-            start=chunk.start,
-            block_ids=table.block_ids,
-            wants_logits=chunk.is_decode,
-            num_prompt_tokens=sequence.num_prompt_tokens,
-            ordinal=sequence.submit.ordinal,
-        )
-
-    def _account(self, sequence: Sequence, chunk: Chunk) -> None:
-        sequence.blocks.advance(chunk.num_tokens)
-        sequence.blocks.publish(sequence.token_ids)
-        is_prompt = chunk.start < sequence.num_prompt_tokens
-        if not chunk.is_decode and sequence.is_resumed:
-            sequence.ledger.recomputed_tokens += chunk.num_tokens
-        elif is_prompt and sequence.num_output_tokens == 0:
-            sequence.ledger.computed_tokens += chunk.num_tokens
-
     def _take(
         self,
         deciding: Seq[Sequence],
@@ -117,7 +97,7 @@ class Stepper:
         tokens, ok = sampled.token_ids_B.tolist(), sampled.ok_B.tolist()
         for index, sequence in enumerate(deciding):
             if not ok[index]:
-                emitter.fail(sequence, "the model's logits are not finite: check the weights")
+                emitter.fail(sequence, NOT_FINITE)
                 ended.append(sequence)
                 continue
             trace = self._trace(sequence, logits_LV[index]) if sequence.submit.trace else None
@@ -134,6 +114,38 @@ class Stepper:
             logits=logits_V.contiguous().numpy().tobytes(),
             kv_digests=self._backend.kv_digests(table.block_ids, table.num_tokens),
         )
+
+
+def reserve(sequence: Sequence, chunk: Chunk, backend: Backend) -> None:
+    """Make what the sequence shares its own where the chunk writes, and room for the chunk."""
+    table = sequence.blocks
+    for copy in table.copies:
+        backend.copy_block(copy.source, copy.target)
+    table.finish_copies()
+    if not table.reserve(chunk.num_tokens):
+        raise AssertionError(f"{sequence.sequence_id}: the step plan overdrew the pool")
+
+
+def make_row(sequence: Sequence, chunk: Chunk) -> Row:
+    """Return a chunk as the backend takes it; the sequence has room for it."""
+    return Row(
+        token_ids=sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens],
+        start=chunk.start,
+        block_ids=sequence.blocks.block_ids,
+        wants_logits=chunk.is_decode,
+        num_prompt_tokens=sequence.num_prompt_tokens,
+        ordinal=sequence.submit.ordinal,
+    )
+
+
+def account(sequence: Sequence, chunk: Chunk) -> None:
+    """Note that a chunk's KV exists, or will before anything enqueued later reads it."""
+    sequence.blocks.advance(chunk.num_tokens)
+    is_prompt = chunk.start < sequence.num_prompt_tokens
+    if not chunk.is_decode and sequence.is_resumed:
+        sequence.ledger.recomputed_tokens += chunk.num_tokens
+    elif is_prompt and sequence.num_output_tokens == 0:
+        sequence.ledger.computed_tokens += chunk.num_tokens
 
 
 def _sampling(sequence: Sequence) -> SamplingRow:

@@ -7,23 +7,19 @@ token too many drawn, which is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from headrace.core.messages import Trace
-from headrace.core.plans import Chunk
-from headrace.engine.backend import Row
 from headrace.engine.device.backend import DeviceBackend
 from headrace.engine.device.readback import Drawn, Readback
 from headrace.engine.device.rows import RowSettings
 from headrace.engine.emitter import Emitter
 from headrace.engine.sequence import Phase, Sequence
+from headrace.engine.stepper import NOT_FINITE, Work, account, make_row, reserve
 from headrace.kvcache.block_table import BlockTable
-
-Work = Seq[tuple[Sequence, Chunk]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +71,17 @@ class DeviceStepper:
         """Enqueue a step; return the sequences that ended with the tokens of the one before."""
         chunks = [(sequence, chunk) for sequence, chunk in work if not chunk.is_decode]
         deciding = [
-            sequence for sequence, chunk in work if chunk.is_decode and self._goes_on(sequence)
+            (sequence, chunk)
+            for sequence, chunk in work
+            if chunk.is_decode and self._goes_on(sequence)
         ]
         for sequence, chunk in work:
-            self._reserve(sequence, chunk)
+            reserve(sequence, chunk, self._backend)
         if chunks:
-            self._backend.run([_prompt_row(*each) for each in chunks])
+            self._backend.run([make_row(*each) for each in chunks])
             for sequence, chunk in chunks:
-                _account_prompt(sequence, chunk)
+                account(sequence, chunk)
+                sequence.blocks.publish(sequence.token_ids)
         before, self._flying = self._flying, None
         if deciding:
             self._flying = self._launch(deciding, before)
@@ -96,27 +95,17 @@ class DeviceStepper:
         limit = sequence.num_prompt_tokens + sequence.submit.params.max_tokens
         return num_tokens < min(limit, self._max_tokens)
 
-    def _reserve(self, sequence: Sequence, chunk: Chunk) -> None:
-        table = sequence.blocks
-        for copy in table.copies:
-            self._backend.copy_block(copy.source, copy.target)
-        table.finish_copies()
-        if not table.reserve(chunk.num_tokens):
-            raise AssertionError(f"{sequence.sequence_id}: the step plan overdrew the pool")
-
-    def _launch(self, deciding: list[Sequence], before: _Flying | None) -> _Flying:
-        rows = [(sequence, sequence.blocks) for sequence in deciding]
+    def _launch(self, deciding: Work, before: _Flying | None) -> _Flying:
+        rows = [(sequence, sequence.blocks) for sequence, _ in deciding]
         places = (
             {} if before is None else {id(table): i for i, (_, table) in enumerate(before.rows)}
         )
         self._update(rows, places)
         self._step.run(len(rows))
-        for sequence, table in rows:
-            is_prompt = table.num_tokens < sequence.num_prompt_tokens
-            if is_prompt and sequence.num_output_tokens == 0:
-                sequence.ledger.computed_tokens += 1
-            table.advance(1)
-        drawn = self._readback.enqueue([sequence.submit for sequence in deciding])
+        for sequence, chunk in deciding:
+            # Its token is not known yet: what it completes is published when it is taken.
+            account(sequence, chunk)
+        drawn = self._readback.enqueue([sequence.submit for sequence, _ in deciding])
         return _Flying(rows, [table.num_tokens for _, table in rows], drawn)
 
     def _update(self, rows: list[tuple[Sequence, BlockTable]], places: dict[int, int]) -> None:
@@ -159,7 +148,7 @@ class DeviceStepper:
             if sequence.table is not table or sequence.phase is not Phase.RUNNING:
                 continue
             if not is_ok[index]:
-                emitter.fail(sequence, "the model's logits are not finite: check the weights")
+                emitter.fail(sequence, NOT_FINITE)
                 ended.append(sequence)
                 continue
             trace = self._trace(before, index) if sequence.submit.trace else None
@@ -177,21 +166,3 @@ class DeviceStepper:
             logits=before.drawn.logits(index).tobytes(),
             kv_digests=self._backend.kv_digests(table.block_ids, before.num_tokens[index]),
         )
-
-
-def _prompt_row(sequence: Sequence, chunk: Chunk) -> Row:
-    return Row(
-        token_ids=sequence.token_ids[chunk.start : chunk.start + chunk.num_tokens],
-        start=chunk.start,
-        block_ids=sequence.blocks.block_ids,
-        wants_logits=False,
-    )
-
-
-def _account_prompt(sequence: Sequence, chunk: Chunk) -> None:
-    sequence.blocks.advance(chunk.num_tokens)
-    sequence.blocks.publish(sequence.token_ids)
-    if sequence.is_resumed:
-        sequence.ledger.recomputed_tokens += chunk.num_tokens
-    else:
-        sequence.ledger.computed_tokens += chunk.num_tokens
