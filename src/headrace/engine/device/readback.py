@@ -13,6 +13,7 @@ from torch import Tensor
 
 from headrace.core.messages import Submit, TokenLogprob
 from headrace.engine.device.decode_step import DecodeStep
+from headrace.engine.device.upload import upload
 from headrace.kernels.sampling.device_logprobs import device_top_logprobs
 
 
@@ -74,23 +75,37 @@ class Readback:
             self._to_host(sampled.ok_B[:num_rows]),
             self._to_host(sampled.logprob_B[:num_rows]),
         )
-        wanted, logits = {}, {}
-        for row, submit in enumerate(submits):
-            if submit.params.logprobs:
-                wanted[row] = self._alternatives(
-                    self._step.logits(num_rows)[row : row + 1], submit.params.top_logprobs
-                )
-            if submit.trace:
-                logits[row] = self._to_host(self._step.logits(num_rows)[row])
+        logits = {
+            row: self._to_host(self._step.logits(num_rows)[row])
+            for row, submit in enumerate(submits)
+            if submit.trace
+        }
+        wanted = self._alternatives(submits)
         event = None
         if self._is_cuda:
             event = torch.cuda.Event()
             event.record()
         return Drawn(copies, wanted=wanted, logits=logits, event=event)
 
-    def _alternatives(self, logits_1V: Tensor, num_top: int) -> tuple[Tensor, Tensor, int]:
-        ids_1N, values_1N = device_top_logprobs(logits_1V, num_top=max(1, num_top))
-        return self._to_host(ids_1N[0]), self._to_host(values_1N[0]), num_top
+    def _alternatives(self, submits: Seq[Submit]) -> dict[int, tuple[Tensor, Tensor, int]]:
+        """Enqueue one selection for all rows that want one, as wide as the widest."""
+        asked = {
+            row: submit.params.top_logprobs
+            for row, submit in enumerate(submits)
+            if submit.params.logprobs
+        }
+        if not asked:
+            return {}
+        # A list as an index would make the host wait for the device.
+        rows_R = upload(list(asked), np.int64, device=self._step.token_ids_B.device)
+        logits_RV = self._step.logits(len(submits)).index_select(0, rows_R)
+        ids_RN, values_RN = map(
+            self._to_host, device_top_logprobs(logits_RV, num_top=max(1, *asked.values()))
+        )
+        return {
+            row: (ids_N, values_N, asked[row])
+            for row, ids_N, values_N in zip(asked, ids_RN, values_RN, strict=True)
+        }
 
     def _to_host(self, tensor: Tensor) -> Tensor:
         if not self._is_cuda:
