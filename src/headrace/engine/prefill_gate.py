@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from headrace.core.errors import IllegalPlanError
 from headrace.core.layouts import CacheLayout
 from headrace.core.messages import PrefillRequest
+from headrace.engine.ids import outside
 from headrace.transfer.legality import check_layouts
 
 # Sessions that are remembered when they are over; a repeat comes soon or never.
@@ -70,7 +71,7 @@ class PrefillGate:
                 f"a prompt of {num_tokens} tokens does not fit the prefill replica's KV cache of "
                 f"{capacity}: serve it with a larger kv_cache_mib"
             )
-        strange = _outside(token_ids, self._vocab_size)
+        strange = outside(token_ids, self._vocab_size)
         if strange is not None:
             return f"token {strange}: expected ids from 0 to {self._vocab_size - 1}"
         if not 0 <= request.start < num_tokens - 1:
@@ -88,19 +89,9 @@ class PrefillGate:
                 f"region {target.name} of {target.num_bytes} bytes: its layout has "
                 f"{layout.num_bytes}"
             )
-        strange = _outside(request.block_ids, layout.num_blocks)
+        strange = outside(request.block_ids, layout.num_blocks)
         if strange is not None:
             return f"destination block {strange}: the pool has blocks 0 to {layout.num_blocks - 1}"
         if not (0 <= request.imm < _MAX_ID and 0 <= target.generation < _MAX_ID):
             return f"immediate {request.imm}, generation {target.generation}: expected 64 bits"
         return ""
-
-
-def _outside(ids: Sequence[int], stop: int) -> int | None:
-    """Return an id that is not in ``range(stop)``; None if all are."""
-    if not ids:
-        return None
-    low, high = min(ids), max(ids)
-    if low < 0:
-        return low
-    return high if high >= stop else None

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from headrace.core.errors import RequestError
 from headrace.core.messages import Submit
 from headrace.core.requests import MAX_LOGPROBS, SamplingParams
+from headrace.engine.ids import outside
 
 _MAX_SEED = 2**64
 _LEAST = {
@@ -67,9 +68,9 @@ def _check_params(params: SamplingParams, vocab_size: int) -> None:
         )
 
 
-def _check_ids(name: str, ids: Iterable[int], vocab_size: int) -> None:
-    strange = [one for one in ids if not 0 <= one < vocab_size]
-    if strange:
+def _check_ids(name: str, ids: Collection[int], vocab_size: int) -> None:
+    strange = outside(ids, vocab_size)
+    if strange is not None:
         raise RequestError(
-            f"{name}: token {strange[0]}: expected ids from 0 to {vocab_size - 1}", param=name
+            f"{name}: token {strange}: expected ids from 0 to {vocab_size - 1}", param=name
         )
