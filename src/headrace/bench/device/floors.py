@@ -6,6 +6,7 @@ attention reads; activations stay in cache.
 
 from __future__ import annotations
 
+from headrace.kernels.costs import attention as costs
 from headrace.kernels.costs.moe import ExpertSizes, expert_weight_bytes, experts_flops
 from headrace.models.config import ModelConfig
 
@@ -19,6 +20,13 @@ def expert_sizes(config: ModelConfig, *, itemsize: int = 2) -> ExpertSizes:
         width=config.moe_intermediate_size,
         row_bytes=itemsize,
         weight_bytes=itemsize,
+    )
+
+
+def attention_sizes(config: ModelConfig) -> costs.AttentionSizes:
+    """Return the sizes of a model's attention layers."""
+    return costs.AttentionSizes(
+        num_heads=config.num_heads, num_kv_heads=config.num_kv_heads, head_dim=config.head_dim
     )
 
 
@@ -70,12 +78,11 @@ def decode_bytes(
     )
 
 
-def prefill_flops(config: ModelConfig, lens: list[int]) -> float:
+def prefill_flops(config: ModelConfig, lens: list[int]) -> int:
     """Return the operations of prompts of these lengths from position 0, one row of logits each."""
     tokens = sum(lens)
     dense = 2 * tokens * (dense_weight_elements(config) - config.vocab_size * config.hidden_size)
     head = 2 * len(lens) * config.vocab_size * config.hidden_size
     experts = num_moe_layers(config) * experts_flops(tokens, expert_sizes(config))
-    pairs = sum(length * (length + 1) / 2 for length in lens)
-    attention = 4 * pairs * config.num_layers * config.num_heads * config.head_dim
+    attention = config.num_layers * costs.prefill_flops(lens, lens, attention_sizes(config))
     return dense + head + experts + attention
