@@ -24,7 +24,26 @@ class Outbox(ControlSocket):
         return True
 
 
-def make_spec(folder: Path, run_dir: Path, role: Role) -> LaunchSpec:
+class Inbox:
+    """A control socket whose messages a test puts in."""
+
+    def __init__(self) -> None:
+        self.inbox: list[Message] = []
+
+    def recv_all(self) -> list[Message]:
+        taken, self.inbox = self.inbox, []
+        return taken
+
+    def wait(self, timeout_s: float, *filenos: int) -> bool:
+        return False
+
+    def forget(self, address: str) -> None:
+        pass
+
+
+def make_spec(
+    folder: Path, run_dir: Path, role: Role, *, engine: EngineConfig | None = None
+) -> LaunchSpec:
     return LaunchSpec(
         deployment_id=f"hrunit-{secrets.token_hex(4)}",
         run_dir=str(run_dir),
@@ -37,5 +56,5 @@ def make_spec(folder: Path, run_dir: Path, role: Role) -> LaunchSpec:
         generation=1,
         ranks_on_host=1,
         supervisor=f"ipc://{run_dir}/supervisor",
-        engine=EngineConfig(kv_cache_mib=1),
+        engine=engine or EngineConfig(kv_cache_mib=1),
     )

@@ -8,13 +8,14 @@ import pytest
 import torch
 
 from headrace.comm.group import SingleGroup
-from headrace.core.launch import EngineConfig, LaunchSpec
+from headrace.core.launch import EngineConfig
 from headrace.core.layouts import CacheLayout
-from headrace.core.sharding import Role, Sharding
+from headrace.core.sharding import Role
 from headrace.engine.backend import Row
 from headrace.engine.load import load_backend
 from headrace.engine.model_backend import ModelBackend
 from tests.support.checkpoints import TinyModel, write_checkpoint
+from tests.support.engine_specs import make_spec
 
 PROMPT = [(index * 37) % 250 for index in range(40)]
 
@@ -27,20 +28,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make(folder: Path, block_size: int = 16) -> ModelBackend:
-    spec = LaunchSpec(
-        deployment_id="d",
-        run_dir="/run",
-        key="00" * 16,
-        model=str(folder),
-        replica="mono0",
-        role=Role.MONO,
-        sharding=Sharding(),
-        rank=0,
-        generation=1,
-        ranks_on_host=1,
-        supervisor="ipc:///run/s",
-        engine=EngineConfig(block_size=block_size),
-    )
+    engine = EngineConfig(block_size=block_size)
+    spec = make_spec(folder, folder, Role.MONO, engine=engine)
     progress: list[tuple[int, int]] = []
     loaded = load_backend(spec, SingleGroup(), lambda *step: progress.append(step))
     assert progress[0][0] == 0

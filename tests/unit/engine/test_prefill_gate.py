@@ -24,6 +24,7 @@ from headrace.engine.loops import PrefillLoop
 from headrace.engine.orders import Orders
 from headrace.engine.prefill import PrefillWorker
 from headrace.engine.prefill_gate import MAX_REMEMBERED
+from tests.support.engine_specs import Inbox
 from tests.support.engine_world import World
 from tests.support.hostile import plain, received, spoilt
 
@@ -32,29 +33,12 @@ FREE = 0xEE
 CONFIG = EngineConfig(block_size=16, max_step_tokens=24)
 
 
-class Control:
-    """A control socket whose messages a test puts in."""
-
-    def __init__(self) -> None:
-        self.inbox: list[Message] = []
-
-    def recv_all(self) -> list[Message]:
-        taken, self.inbox = self.inbox, []
-        return taken
-
-    def wait(self, timeout_s: float, *filenos: int) -> bool:
-        return False
-
-    def forget(self, address: str) -> None:
-        pass
-
-
 class Prefill:
     """The lead of a replica of one rank behind its real loop, and a decoder's region."""
 
     def __init__(self) -> None:
         self.world = World(tp=1, prefill_blocks=8, num_blocks=8, config=CONFIG)
-        self.control = Control()
+        self.control = Inbox()
         rank = self.world.prefill[0]
         self.loop = PrefillLoop(
             worker=rank.worker,
@@ -229,7 +213,7 @@ class Insistent(World):
     """A world whose follower gets every order three times, through its real loop."""
 
     def _take_follower(self, worker: PrefillWorker, message: Message) -> None:
-        control = Control()
+        control = Inbox()
         control.inbox += [message] * 3
         PrefillLoop(
             worker=worker,

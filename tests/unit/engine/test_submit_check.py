@@ -34,6 +34,7 @@ from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import DecodeLoop
 from headrace.engine.orders import Orders
 from headrace.engine.submit_check import check_submit
+from tests.support.engine_specs import Inbox
 from tests.support.engine_world import World
 from tests.support.hostile import plain, received, spoilt
 
@@ -63,29 +64,12 @@ WORDS = [
 ]
 
 
-class Control:
-    """A control socket whose messages a test puts in."""
-
-    def __init__(self) -> None:
-        self.inbox: list[Message] = []
-
-    def recv_all(self) -> list[Message]:
-        taken, self.inbox = self.inbox, []
-        return taken
-
-    def wait(self, timeout_s: float, *filenos: int) -> bool:
-        return False
-
-    def forget(self, address: str) -> None:
-        pass
-
-
 class Decode:
     """A decode rank behind its real loop, and a prefill replica that serves it."""
 
     def __init__(self) -> None:
         self.world = world = World(tp=2, num_blocks=8, prefill_blocks=8, config=CONFIG)
-        self.control = Control()
+        self.control = Inbox()
         self.loop = DecodeLoop(
             rank=world.rank,
             orders=Orders(generation=1),

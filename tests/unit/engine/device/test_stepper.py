@@ -9,21 +9,22 @@ import pytest
 
 from headrace.comm.group import SingleGroup
 from headrace.core.clock import SystemClock
-from headrace.core.launch import EngineConfig, LaunchSpec
+from headrace.core.launch import EngineConfig
+from headrace.core.layouts import CacheLayout, KvSchema
 from headrace.core.messages import Abort, Message, Output, Outputs, Submit
 from headrace.core.requests import FinishReason, SamplingParams
-from headrace.core.sharding import Role, Sharding
+from headrace.core.sharding import Role
 from headrace.engine.decode import DecodeRank
 from headrace.engine.device.load import load_device
 from headrace.engine.device.stepper import DeviceStepper
 from headrace.engine.emitter import Emitter
 from headrace.engine.load import load_backend
-from headrace.engine.memory import make_layout
 from headrace.engine.stepper import AnyStepper, Stepper
 from headrace.kvcache.pool import BlockPool
 from headrace.models.checkpoint.folder import read_config
 from headrace.scheduler.admission import Limits
 from headrace.text.tokenizer import Tokenizer
+from tests.support.engine_specs import make_spec
 
 MAX_TOKENS = 96
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
@@ -107,20 +108,7 @@ class World:
 
 
 def _plain_stepper(folder: Path, engine: EngineConfig, num_blocks: int) -> AnyStepper:
-    spec = LaunchSpec(
-        deployment_id="d",
-        run_dir="/run",
-        key="00" * 16,
-        model=str(folder),
-        replica="mono0",
-        role=Role.MONO,
-        sharding=Sharding(),
-        rank=0,
-        generation=1,
-        ranks_on_host=1,
-        supervisor="ipc:///run/s",
-        engine=engine,
-    )
+    spec = make_spec(folder, folder, Role.MONO, engine=engine)
     backend = load_backend(spec, SingleGroup(), lambda done, total: None).backend
     layout = _layout(backend.schemas, engine, num_blocks)
     region = memoryview(bytearray(layout.num_bytes))
@@ -134,10 +122,9 @@ def _device_stepper(folder: Path, engine: EngineConfig, num_blocks: int) -> AnyS
     return DeviceStepper(backend, max_rows=6, max_tokens=MAX_TOKENS)
 
 
-def _layout(schemas, engine: EngineConfig, num_blocks: int):
-    layout = make_layout(engine, schemas, heads=range(4), max_model_tokens=MAX_TOKENS)
-    return type(layout)(
-        layers=layout.layers,
+def _layout(schemas: tuple[KvSchema, ...], engine: EngineConfig, num_blocks: int) -> CacheLayout:
+    return CacheLayout(
+        layers=schemas,
         first_head=0,
         num_heads=4,
         num_blocks=num_blocks,

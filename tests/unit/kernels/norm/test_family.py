@@ -2,24 +2,19 @@
 
 import pytest
 
-from headrace.kernels.catalogue import Family, Site, choose
+from headrace.kernels.catalogue import Family
 from headrace.kernels.norm.family import ADD_RMS_NORM, RMS_NORM
+from tests.support.kernels_families import check_cpu_gets_the_reference, check_device_gets_a_kernel
 
 FAMILIES = [RMS_NORM, ADD_RMS_NORM]
-SIZES = {"head_dim": 128, "num_experts": 128, "num_tokens": 1, "weight_elements": 1 << 18}
-H200 = Site(device="cuda", capability=(9, 0), libraries=frozenset({"triton"}), sizes=SIZES)
+each_family = pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family
 def test_a_device_with_triton_gets_a_kernel(family: Family) -> None:
-    choice = choose(family, H200)
-    assert choice.variant.name.endswith("triton")
-    assert callable(choice.variant.load())
+    check_device_gets_a_kernel(family)
 
 
-@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@each_family
 def test_a_cpu_gets_the_reference_and_the_reasons(family: Family) -> None:
-    choice = choose(family, Site(sizes=SIZES))
-    assert choice.variant.name == "reference"
-    assert "needs a CUDA device" in str(choice)
-    assert callable(choice.variant.load())
+    check_cpu_gets_the_reference(family)
