@@ -16,13 +16,14 @@ from headrace.cli import options
 from headrace.cli.logs import log_to_stderr
 from headrace.cli.progress import StartReport
 from headrace.cli.signals import run_until_signal
-from headrace.cli.source import ModelSource, resolve_model, served_model
+from headrace.cli.source import REPLAY, ModelSource, resolve_model, served_model
 from headrace.cli.verify_compare import Run
 from headrace.cli.verify_json import check_json_file, write_json
 from headrace.cli.verify_prompts import Prompt, builtin_prompts, check_lengths, read_prompts
 from headrace.cli.verify_reference import check_reference, verify_reference
 from headrace.cli.verify_report import Report, ShowToken, compare_results
 from headrace.cli.verify_run import Request, mono_of, run_side
+from headrace.cli.verify_teacher import force
 from headrace.core.errors import ConfigError
 from headrace.core.requests import SamplingParams
 from headrace.deployment import (
@@ -87,6 +88,8 @@ def verify(
     mono: options.Mono = "",
     transport: options.Transport = "",
     key_file: options.KeyFile = "",
+    device: options.Device = "",
+    load_format: options.LoadFormat = "",
     dtype: options.Dtype = "",
     exact: options.Exact = None,
     block_size: options.BlockSize = None,
@@ -97,6 +100,9 @@ def verify(
     All prompts at once, first greedy, then sampled. Tokens, logits and KV must be equal bit for
     bit, and the ledger must show that prefill really was elsewhere. Exit code 1 names the first
     difference. Without flags: prefill tp=2, decode dp=2.
+
+    With --device cuda bits cannot be equal: the engine's own tokens are run through plain torch,
+    and its logits and tokens must lie within twice the noise of the dtype, measured in that run.
 
     Example: headrace verify ~/Qwen3-30B-A3B --prefill tp=4,ep=4 --decode dp=2,ep=2
     """
@@ -109,6 +115,8 @@ def verify(
         "mono": mono,
         "transport": transport,
         "key_file": key_file,
+        "device": device,
+        "load_format": load_format,
         "dtype": dtype,
         "exact": exact,
         "block_size": block_size,
@@ -122,7 +130,8 @@ def verify(
     else:
         resolved = with_default_roles(options.deployment_from_flags(model, **flags))
         plan = make_plan(resolved, prompts=prompts, max_tokens=max_tokens, seed=seed)
-        is_equal = run_until_signal(_verify(plan, json_file))
+        is_forced = resolved.engine.device != "cpu"
+        is_equal = run_until_signal((_verify_device if is_forced else _verify)(plan, json_file))
     if not is_equal:
         raise typer.Exit(EXIT_DIFFERENT)
 
@@ -138,7 +147,9 @@ def _refuse_flags(flags: dict[str, Any]) -> None:
 
 def with_default_roles(config: DeploymentConfig) -> DeploymentConfig:
     """Return a deployment that has prefill apart where the user named no role."""
-    if config.prefill is not None or config.mono is not None:
+    # A device is one mono rank's.
+    is_chosen = config.prefill is not None or config.mono is not None
+    if is_chosen or config.engine.device != "cpu":
         return config
     return msgspec.structs.replace(config, prefill=ReplicaConfig(tp=2), decode=ReplicaConfig(dp=2))
 
@@ -217,6 +228,8 @@ def make_plan(
         UserError: Something that a person can mend; nothing was started.
     """
     source = resolve_model(config.model)
+    if config.engine.device != "cpu" and source.launch.startswith(REPLAY):
+        raise ConfigError("--device: a replay computes nothing that plain torch could check")
     check_shardings(config, source.config)
     tokenizer = Tokenizer.open(source.folder)
     room = served_model(source, config).max_model_tokens - max_tokens
@@ -251,6 +264,26 @@ async def _verify(plan: Plan, json_file: Path | None) -> bool:
     report = plan.report(expected=expected, got=got)
     _print(console, report, plan.show_token)
     write_json(json_file, report.to_data(plan.show_token))
+    return report.is_equal
+
+
+async def _verify_device(plan: Plan, json_file: Path | None) -> bool:
+    console = Console(highlight=False, markup=False)
+    sharding = describe_shardings(plan.config, plan.source.config)
+    title = f"{plan.source.name}: {sharding} on {plan.config.engine.device}, against plain torch"
+    console.print(title, soft_wrap=True)
+    runs = await _run(plan, plan.config)
+    report = force(
+        plan.config,
+        plan.source,
+        [request for requests in plan.rounds for request in requests],
+        asked=plan.asked,
+        runs=runs,
+    )
+    console.print(report.table())
+    for line in [*report.findings(), report.verdict()]:
+        console.print(line, soft_wrap=True)
+    write_json(json_file, report.to_data())
     return report.is_equal
 
 

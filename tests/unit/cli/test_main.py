@@ -32,6 +32,7 @@ FLAGS = {
     "headrace verify": [
         *DEPLOYMENT,
         *ENGINE,
+        *("--device", "--load-format"),
         *("--against", "--prompts", "--max-tokens", "--seed", "--json"),
     ],
     "headrace doctor": [*DEPLOYMENT, *ENGINE, "--host", "--port", "--json"],

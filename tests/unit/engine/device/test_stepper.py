@@ -7,26 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.comm.group import SingleGroup
-from headrace.core.clock import SystemClock
-from headrace.core.launch import EngineConfig
-from headrace.core.layouts import CacheLayout, KvSchema
-from headrace.core.messages import Abort, Message, Output, Outputs, Submit
+from headrace.core.messages import Abort
 from headrace.core.requests import FinishReason, SamplingParams
-from headrace.core.sharding import Role
-from headrace.engine.decode import DecodeRank
-from headrace.engine.device.load import load_device
-from headrace.engine.device.stepper import DeviceStepper
-from headrace.engine.emitter import Emitter
-from headrace.engine.load import load_backend
-from headrace.engine.stepper import AnyStepper, Stepper
-from headrace.kvcache.pool import BlockPool
-from headrace.models.checkpoint.folder import read_config
-from headrace.scheduler.admission import Limits
-from headrace.text.tokenizer import Tokenizer
-from tests.support.engine_specs import make_spec
+from tests.support.device_world import MAX_TOKENS, World
 
-MAX_TOKENS = 96
 GREEDY = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
 KINDS = {
     "greedy": GREEDY,
@@ -41,95 +25,6 @@ KINDS = {
     ),
     "stops": SamplingParams(temperature=1.0, seed=8, max_tokens=30, stop_token_ids=list(range(90))),
 }
-
-
-class World:
-    """A mono rank over either stepper, with its outputs by request."""
-
-    def __init__(self, folder: Path, *, is_device: bool, num_blocks: int = 64) -> None:
-        engine = EngineConfig(dtype="float32", exact=False, max_step_tokens=16, max_sequences=6)
-        self.outputs: dict[str, list[Output]] = {}
-        self.pool = BlockPool(num_blocks, engine.block_size, prefix_cache=True)
-        make = _device_stepper if is_device else _plain_stepper
-        self.rank = DecodeRank(
-            config=engine,
-            pool=self.pool,
-            stepper=make(folder, engine, num_blocks),
-            receiving=None,
-            emitter=Emitter(
-                rank=0, eos_token_ids=(0,), max_model_tokens=MAX_TOKENS, send=self._keep
-            ),
-            tokenizer=Tokenizer.open(folder),
-            clock=SystemClock(),
-            limits=Limits(
-                max_model_tokens=MAX_TOKENS,
-                num_blocks=num_blocks,
-                block_size=engine.block_size,
-                max_sequences=6,
-            ),
-        )
-
-    def submit(self, request_id: str, params: SamplingParams, *, length: int = 21) -> None:
-        start = sum(map(ord, request_id))
-        prompt = [(start + index * 37) % 250 for index in range(length)]
-        self.outputs[request_id] = []
-        self.rank.submit(
-            Submit(request_id=request_id, reply_to="edge", prompt_ids=prompt, params=params)
-        )
-
-    def step(self, times: int = 1) -> None:
-        for _ in range(times):
-            self.rank.advance()
-            if self.rank.wants_step:
-                self.rank.step()
-            self.pool.check_invariants()
-
-    def drain(self) -> None:
-        for _ in range(500):
-            if not self.rank.has_work:
-                return
-            self.step()
-        raise AssertionError("did not drain")
-
-    def tokens(self) -> dict[str, list[int]]:
-        return {
-            request_id: [token for output in outputs for token in output.token_ids]
-            for request_id, outputs in self.outputs.items()
-        }
-
-    def reasons(self) -> dict[str, FinishReason | None]:
-        return {key: outputs[-1].finish_reason for key, outputs in self.outputs.items()}
-
-    def _keep(self, address: str, message: Message) -> bool:
-        assert isinstance(message, Outputs)
-        for output in message.outputs:
-            self.outputs[output.request_id].append(output)
-        return True
-
-
-def _plain_stepper(folder: Path, engine: EngineConfig, num_blocks: int) -> AnyStepper:
-    spec = make_spec(folder, folder, Role.MONO, engine=engine)
-    backend = load_backend(spec, SingleGroup(), lambda done, total: None).backend
-    layout = _layout(backend.schemas, engine, num_blocks)
-    region = memoryview(bytearray(layout.num_bytes))
-    backend.attach(region, num_blocks=num_blocks, block_size=engine.block_size)
-    return Stepper(backend)
-
-
-def _device_stepper(folder: Path, engine: EngineConfig, num_blocks: int) -> AnyStepper:
-    backend = load_device(folder, read_config(folder), engine, max_tokens=MAX_TOKENS)
-    backend.allocate(_layout(backend.schemas, engine, num_blocks))
-    return DeviceStepper(backend, max_rows=6, max_tokens=MAX_TOKENS)
-
-
-def _layout(schemas: tuple[KvSchema, ...], engine: EngineConfig, num_blocks: int) -> CacheLayout:
-    return CacheLayout(
-        layers=schemas,
-        first_head=0,
-        num_heads=4,
-        num_blocks=num_blocks,
-        block_size=engine.block_size,
-    )
 
 
 def both(folder: Path, play: Callable[[World], None], *, num_blocks: int = 64) -> list[World]:
