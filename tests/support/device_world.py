@@ -15,7 +15,9 @@ from headrace.core.sharding import Role
 from headrace.engine.decode import DecodeRank
 from headrace.engine.device.load import load_device
 from headrace.engine.device.stepper import DeviceStepper
+from headrace.engine.device.streams import open_track
 from headrace.engine.emitter import Emitter
+from headrace.engine.lane import PrefillLane, Track
 from headrace.engine.load import load_backend
 from headrace.engine.stepper import AnyStepper, Stepper
 from headrace.kvcache.pool import BlockPool
@@ -25,20 +27,32 @@ from headrace.text.tokenizer import Tokenizer
 from tests.support.engine_specs import make_spec
 
 MAX_TOKENS = 96
+ENGINE = EngineConfig(dtype="float32", exact=False, max_step_tokens=16, max_sequences=6)
 
 
 class World:
     """A mono rank over either stepper, with its outputs by request."""
 
-    def __init__(self, folder: Path, *, is_device: bool, num_blocks: int = 64) -> None:
-        engine = EngineConfig(dtype="float32", exact=False, max_step_tokens=16, max_sequences=6)
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        is_device: bool,
+        num_blocks: int = 64,
+        track: tuple[Track, PrefillLane] | None = None,
+        engine: EngineConfig = ENGINE,
+    ) -> None:
         self.outputs: dict[str, list[Output]] = {}
         self.pool = BlockPool(num_blocks, engine.block_size, prefix_cache=True)
-        make = _device_stepper if is_device else _plain_stepper
+        self.stepper = (
+            _device_stepper(folder, engine, num_blocks=num_blocks, track=track)
+            if is_device
+            else _plain_stepper(folder, engine, num_blocks)
+        )
         self.rank = DecodeRank(
             config=engine,
             pool=self.pool,
-            stepper=make(folder, engine, num_blocks),
+            stepper=self.stepper,
             receiving=None,
             emitter=Emitter(
                 rank=0, eos_token_ids=(0,), max_model_tokens=MAX_TOKENS, send=self._keep
@@ -126,10 +140,23 @@ def _plain_stepper(folder: Path, engine: EngineConfig, num_blocks: int) -> AnySt
     return Stepper(backend)
 
 
-def _device_stepper(folder: Path, engine: EngineConfig, num_blocks: int) -> AnyStepper:
+def _device_stepper(
+    folder: Path,
+    engine: EngineConfig,
+    *,
+    num_blocks: int,
+    track: tuple[Track, PrefillLane] | None,
+) -> AnyStepper:
     backend = load_device(folder, read_config(folder), engine, max_tokens=MAX_TOKENS)
     backend.allocate(_layout(backend.schemas, engine, num_blocks))
-    return DeviceStepper(backend, max_rows=6, max_tokens=MAX_TOKENS)
+    track = track or open_track(
+        backend.device,
+        overlaps=engine.overlap_prefill,
+        max_step_tokens=engine.max_step_tokens,
+    )
+    stepper = DeviceStepper(backend, max_rows=6, max_tokens=MAX_TOKENS, track=track)
+    stepper.warm_up()
+    return stepper
 
 
 def _layout(schemas: tuple[KvSchema, ...], engine: EngineConfig, num_blocks: int) -> CacheLayout:

@@ -39,6 +39,8 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         max_model_tokens: Longest prompt + output [tokens]; 0 takes the model's own limit.
         max_sequences: Sequences decoded together by one rank.
         max_step_tokens: Prompt tokens computed in one step (chunk size) [tokens].
+        overlap_prefill: On a GPU, prompt chunks run on a stream of their own beside decode steps;
+            off, a decode step waits for the chunk before it.
         prefix_cache: Reuse blocks of equal token history.
         pinned_fraction: Part of the pool that may wait for KV not yet arrived.
         threads: Torch threads of the rank; 0 takes cores / ranks on the host, at least 1.
@@ -56,6 +58,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_model_tokens: int = 0
     max_sequences: int = 64
     max_step_tokens: int = 512
+    overlap_prefill: bool = True
     prefix_cache: bool = True
     pinned_fraction: float = 0.5
     threads: int = 0

@@ -10,6 +10,7 @@ from headrace.core.sharding import Role
 from headrace.engine.decode import DecodeRank
 from headrace.engine.device.backend import DeviceBackend
 from headrace.engine.device.stepper import DeviceStepper
+from headrace.engine.device.streams import open_track
 from headrace.engine.emitter import Emitter
 from headrace.engine.lockstep import Lockstep
 from headrace.engine.loops import DecodeLoop
@@ -43,7 +44,7 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
     rank = DecodeRank(
         config=spec.engine,
         pool=parts.pool,
-        stepper=_make_stepper(parts),
+        stepper=_make_stepper(parts, stack),
         receiving=receiving,
         emitter=_make_emitter(parts),
         tokenizer=Tokenizer.open(parts.loaded.tokenizer_folder),
@@ -69,15 +70,22 @@ def build_decode(parts: Parts, stack: ExitStack) -> DecodeLoop:
     )
 
 
-def _make_stepper(parts: Parts) -> AnyStepper:
-    backend = parts.loaded.backend
+def _make_stepper(parts: Parts, stack: ExitStack) -> AnyStepper:
+    backend, engine = parts.loaded.backend, parts.spec.engine
     if not isinstance(backend, DeviceBackend):
         return Stepper(backend, flight=parts.flight)
     stepper = DeviceStepper(
         backend,
-        max_rows=parts.spec.engine.max_sequences,
+        max_rows=engine.max_sequences,
         max_tokens=parts.loaded.max_model_tokens,
+        track=open_track(
+            backend.device,
+            overlaps=engine.overlap_prefill,
+            max_step_tokens=engine.max_step_tokens,
+        ),
     )
+    # Before the pool goes, which is on the stack already.
+    stack.callback(stepper.close)
     stepper.warm_up()
     return stepper
 

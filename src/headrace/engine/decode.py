@@ -142,6 +142,7 @@ class DecodeRank:
             for failure in self._receiving.take_failed():
                 self._try_again(failure)
             self._receiving.release_quiet(self._pool)
+        self._take_prefilled()
         while (first := self.roster.first_in_line()) is not None:
             if not self._try_start(first):
                 break
@@ -150,8 +151,11 @@ class DecodeRank:
     @property
     def wants_step(self) -> bool:
         """Whether a step would compute anything here."""
+        # Blocks that leave the lane may be what a request in the line waits for.
         return bool(
-            self.roster.num_in_phase(Phase.RUNNING) or self.roster.num_in_phase(Phase.COMPUTING)
+            self.roster.num_in_phase(Phase.RUNNING)
+            or self.roster.num_in_phase(Phase.COMPUTING)
+            or self._stepper.lane.is_leaving
         )
 
     @property
@@ -169,12 +173,17 @@ class DecodeRank:
 
         Returns:
             Whether anything was computed here. False with work pending means that blocks are
-            short until a transfer ends.
+            short until a transfer ends, or that prompt chunks are on their way.
         """
+        lane = self._stepper.lane
         plan = plan_step(
             [self._running(each) for each in self.roster.in_phase(Phase.RUNNING)],
-            [self._prompt_work(each) for each in self.roster.in_phase(Phase.COMPUTING)],
-            max_prompt_tokens=self._config.max_step_tokens,
+            [
+                self._prompt_work(each)
+                for each in self.roster.in_phase(Phase.COMPUTING)
+                if each.num_missing_tokens
+            ],
+            max_prompt_tokens=min(self._config.max_step_tokens, lane.room),
             free_blocks=self._pool.num_free,
             block_size=self._pool.block_size,
         )
@@ -182,18 +191,24 @@ class DecodeRank:
             self._preempt(self.roster[sequence_id])
         started_s = self._clock.now_s()
         work = [(self.roster[chunk.sequence_id], chunk) for chunk in plan.chunks]
+        for sequence, chunk in work:
+            if not chunk.is_decode and not lane.holds(sequence.blocks):
+                sequence.chunk_s = started_s
         for sequence in self._stepper.run(work, self._emitter):
             self._end(sequence)
-        step_s = self._clock.now_s() - started_s
-        for sequence, _ in work:
-            if sequence.phase is not Phase.COMPUTING:
-                continue
-            sequence.ledger.prefill_s += step_s
-            if sequence.num_missing_tokens == 0:
-                self._start_decoding(sequence)
+        self._take_prefilled()
         self.counters.steps += bool(work)
         self._emitter.flush()
         return bool(work)
+
+    def _take_prefilled(self) -> None:
+        """Let sequences decode whose prompts have been computed here."""
+        is_idle = not self.roster.num_in_phase(Phase.RUNNING)
+        now_s = self._clock.now_s()
+        for sequence in self._stepper.lane.settle(hands_over=is_idle):
+            sequence.ledger.prefill_s += now_s - sequence.chunk_s
+            if sequence.num_missing_tokens == 0:
+                self._start_decoding(sequence)
 
     # -- admission -----------------------------------------------------------------------
 
@@ -296,7 +311,7 @@ class DecodeRank:
             order=sequence.order,
             num_tokens=sequence.blocks.num_tokens,
             num_blocks=len(sequence.blocks.block_ids),
-            num_reclaimable_blocks=sequence.blocks.num_reclaimable_blocks,
+            num_reclaimable_blocks=self._num_reclaimable(sequence),
         )
 
     def _prompt_work(self, sequence: Sequence) -> PromptWork:
@@ -306,14 +321,18 @@ class DecodeRank:
             num_computed_tokens=sequence.blocks.num_tokens,
             num_remaining_tokens=sequence.num_missing_tokens,
             num_blocks=len(sequence.blocks.block_ids),
-            num_reclaimable_blocks=sequence.blocks.num_reclaimable_blocks,
+            num_reclaimable_blocks=self._num_reclaimable(sequence),
         )
+
+    def _num_reclaimable(self, sequence: Sequence) -> int:
+        is_held = self._stepper.lane.holds(sequence.blocks)
+        return 0 if is_held else sequence.blocks.num_reclaimable_blocks
 
     # -- endings -------------------------------------------------------------------------
 
     def _preempt(self, sequence: Sequence) -> None:
         self._account_decode(sequence)
-        sequence.blocks.release()
+        self._stepper.lane.let_go(sequence.blocks)
         sequence.table = None
         sequence.is_resumed = True
         sequence.ledger.num_preemptions += 1
@@ -356,11 +375,11 @@ class DecodeRank:
         self.roster.move(sequence, Phase.FINISHED)
 
     def _give_blocks_back(self, sequence: Sequence) -> None:
-        """To the pool, or into quarantine while a prefiller may write to them."""
+        """To the pool, or to whoever knows when their last writer is quiet."""
         if sequence.phase is Phase.RECEIVING and self._receiving is not None:
             self._receiving.give_up(sequence)
         elif sequence.table is not None:
-            sequence.blocks.release()
+            self._stepper.lane.let_go(sequence.blocks)
         sequence.table = None
 
     def _account_decode(self, sequence: Sequence) -> None:

@@ -57,6 +57,7 @@ class Sequence:
         is_outgrown: With its output it no longer fits a prefiller: it is computed here.
         owes_ledger: The edge has yet to hear what bringing its KV took, this time.
         admitted_s: When it last got blocks [s].
+        chunk_s: When the chunks of its prompt that are on their way began [s].
         running_s: When it last began to decode [s].
         seed: Key of its noise, with the position.
         ledger: The request's one record.
@@ -78,6 +79,7 @@ class Sequence:
     is_outgrown: bool = False
     owes_ledger: bool = True
     admitted_s: float = 0.0
+    chunk_s: float = 0.0
     running_s: float = 0.0
     seed: int = 0
     ledger: Ledger = field(default_factory=Ledger)

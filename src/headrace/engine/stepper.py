@@ -13,6 +13,7 @@ from headrace.core.messages import Trace
 from headrace.core.plans import Chunk
 from headrace.engine.backend import Backend, Row
 from headrace.engine.emitter import Emitter
+from headrace.engine.lane import PASSED, PrefillLane
 from headrace.engine.sequence import Sequence
 from headrace.kernels.sampling import SampledTokens, SamplingBatch, SamplingRow, sample
 
@@ -22,7 +23,13 @@ NOT_FINITE = "the model's logits are not finite: check the weights"
 
 
 class AnyStepper(Protocol):
-    """What a decode rank runs its steps on."""
+    """What a decode rank runs its steps on.
+
+    Attributes:
+        lane: Prompt chunks that were run and whose KV may not be there yet.
+    """
+
+    lane: PrefillLane
 
     @property
     def vocab_size(self) -> int:
@@ -49,6 +56,7 @@ class Stepper:
     def __init__(self, backend: Backend, *, flight: Flight | None = None) -> None:
         self._backend = backend
         self._on_layer = (flight or Flight()).enter_layer
+        self.lane = PrefillLane()
         self._sampled: list[Sequence] = []
         self._batch: SamplingBatch | None = None
 
@@ -69,6 +77,7 @@ class Stepper:
         for sequence, chunk in work:
             account(sequence, chunk)
             sequence.blocks.publish(sequence.token_ids)
+        self.lane.note([each for each in work if not each[1].is_decode], PASSED)
         deciding = [sequence for sequence, chunk in work if chunk.is_decode]
         if not deciding:
             return []

@@ -109,7 +109,9 @@ class DeviceBackend:
         return digest_kv(held, range(len(ids)), num_tokens)
 
     def close(self) -> None:
-        """See ``Backend.close``."""
+        """See ``Backend.close``; waits for the device, where streams may still use the pool."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         self._prefill = None
         self._pools = []
 

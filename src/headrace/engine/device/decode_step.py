@@ -144,14 +144,18 @@ class DecodeStep:
         """Record the graph of one padded size; every row is padding meanwhile."""
         kept, kernels = (self.num_rows_1.clone(), self.token_ids_B.clone()), self._kernels_for(size)
         self.num_rows_1.zero_()
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        current = torch.cuda.current_stream()
+        # Nothing can be recorded on the default stream; on another, kernels keep its priority.
+        stream = torch.cuda.Stream() if current == torch.cuda.default_stream() else current
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             self.run_once(size, kernels)
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(stream)
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._memory):
+        with torch.cuda.graph(
+            graph, pool=self._memory, stream=current if stream is current else None
+        ):
             self.run_once(size, kernels)
         self._memory = self._memory or graph.pool()
         self._graphs[size] = graph

@@ -2,21 +2,24 @@
 
 A step's tokens are read when the next one has been enqueued. What the host plans needs positions
 and blocks only, never the tokens on their way; a sequence that turns out to have ended had one
-token too many drawn, which is dropped.
+token too many drawn, which is dropped. Prompt chunks are enqueued on a track of their own, so that
+no decode step waits for one (``headrace.engine.lane``).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 
 from headrace.core.messages import Trace
+from headrace.core.plans import Chunk
 from headrace.engine.device.backend import DeviceBackend
 from headrace.engine.device.readback import Drawn, Readback
 from headrace.engine.device.rows import RowSettings
 from headrace.engine.emitter import Emitter
+from headrace.engine.lane import InlineTrack, PrefillLane, Track
 from headrace.engine.sequence import Phase, Sequence
 from headrace.engine.stepper import NOT_FINITE, Work, account, make_row, reserve
 from headrace.kvcache.block_table import BlockTable
@@ -44,9 +47,19 @@ class DeviceStepper:
         backend: The model on its device, its pool allocated.
         max_rows: Sequences decoded together.
         max_tokens: Longest prompt + output [tokens].
+        track: Where prompt chunks are enqueued, and the lane that follows them; by default behind
+            the decode steps.
     """
 
-    def __init__(self, backend: DeviceBackend, *, max_rows: int, max_tokens: int) -> None:
+    def __init__(
+        self,
+        backend: DeviceBackend,
+        *,
+        max_rows: int,
+        max_tokens: int,
+        track: tuple[Track, PrefillLane] | None = None,
+    ) -> None:
+        self._track, self.lane = track or (InlineTrack(), PrefillLane())
         self._backend = backend
         self._max_tokens = max_tokens
         self._step = backend.make_decode_step(max_rows=max_rows, max_tokens=max_tokens)
@@ -63,12 +76,21 @@ class DeviceStepper:
     def warm_up(self) -> None:
         """Record the graphs of all padded sizes, largest first, so that none is met in service."""
         if self._step.captures:
-            for size in reversed(self._step.sizes):
-                self._step.capture(size)
+            with self._track.beside():
+                for size in reversed(self._step.sizes):
+                    self._step.capture(size)
+
+    def close(self) -> None:
+        """Launch nothing any more."""
+        self._track.close()
 
     @torch.inference_mode()
     def run(self, work: Work, emitter: Emitter) -> list[Sequence]:
         """Enqueue a step; return the sequences that ended with the tokens of the one before."""
+        with self._track.beside():
+            return self._run(work, emitter)
+
+    def _run(self, work: Work, emitter: Emitter) -> list[Sequence]:
         chunks = [(sequence, chunk) for sequence, chunk in work if not chunk.is_decode]
         deciding = [
             (sequence, chunk)
@@ -78,16 +100,28 @@ class DeviceStepper:
         for sequence, chunk in work:
             reserve(sequence, chunk, self._backend)
         if chunks:
-            self._backend.run([make_row(*each) for each in chunks])
-            for sequence, chunk in chunks:
-                account(sequence, chunk)
-                sequence.blocks.publish(sequence.token_ids)
+            # Not for the step below: it writes to no block that a chunk may write to.
+            self._track.join()
         before, self._flying = self._flying, None
         if deciding:
             self._flying = self._launch(deciding, before)
+        if chunks:
+            self._prefill(chunks)
         return self._take(before, emitter) if before is not None else []
 
     # -- enqueueing ----------------------------------------------------------------------
+
+    def _prefill(self, chunks: list[tuple[Sequence, Chunk]]) -> None:
+        """Enqueue chunks, after the decode step: launching them takes the host longer."""
+        rows = [
+            # A copy: a thread may launch the step while the next one takes blocks.
+            replace(make_row(*each), block_ids=tuple(each[0].blocks.block_ids))
+            for each in chunks
+        ]
+        mark = self._track.enqueue(lambda: self._backend.run(rows))
+        for sequence, chunk in chunks:
+            account(sequence, chunk)
+        self.lane.note(chunks, mark)
 
     def _goes_on(self, sequence: Sequence) -> bool:
         """Whether the token on its way, if there is one, is not the last by the limits."""
