@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
+
 from headrace.cli.verify_compare import Run
 from headrace.comm.group import SingleGroup
 from headrace.core.clock import SystemClock
@@ -13,6 +15,7 @@ from headrace.core.messages import Message, Output, Outputs, Submit
 from headrace.core.requests import FinishReason, Ledger, SamplingParams
 from headrace.core.sharding import Role
 from headrace.engine.decode import DecodeRank
+from headrace.engine.device.backend import DeviceBackend
 from headrace.engine.device.load import load_device
 from headrace.engine.device.stepper import DeviceStepper
 from headrace.engine.device.streams import open_track
@@ -167,3 +170,15 @@ def _layout(schemas: tuple[KvSchema, ...], engine: EngineConfig, num_blocks: int
         num_blocks=num_blocks,
         block_size=engine.block_size,
     )
+
+
+def narrow_engine(engine: EngineConfig = ENGINE) -> EngineConfig:
+    """Return an engine of an 8-bit pool that is on the CPU, which no user can ask for."""
+    engine = msgspec.structs.replace(engine)
+    msgspec.structs.force_setattr(engine, "kv_dtype", "fp8")
+    return engine
+
+
+def narrow_layout(backend: DeviceBackend, *, num_blocks: int = 8) -> CacheLayout:
+    """Return a small layout for a backend's schemas."""
+    return _layout(backend.schemas, ENGINE, num_blocks)

@@ -10,7 +10,7 @@ from headrace.cluster.doctor.finding import Needs
 from headrace.comm.segment import segment_bytes
 from headrace.core.addresses import parse_address
 from headrace.core.launch import LaunchSpec
-from headrace.core.layouts import ITEM_BYTES
+from headrace.core.layouts import MODEL_ITEM_BYTES
 from headrace.core.sharding import Role, split_range
 from headrace.deployment import DeploymentConfig, check_shardings, launch_specs
 from headrace.engine.memory import make_layout
@@ -74,7 +74,7 @@ def _weight_bytes(spec: LaunchSpec, model: ModelConfig) -> int:
         for each in weight_slices(model, spec.sharding, spec.role, rank=spec.rank)
     )
     dtype = "float32" if spec.engine.exact else spec.engine.resolve_dtype(model.dtype)
-    return parameters * ITEM_BYTES[dtype]
+    return parameters * MODEL_ITEM_BYTES[dtype]
 
 
 def _kv_bytes(spec: LaunchSpec, model: ModelConfig, *, is_replay: bool) -> int:

@@ -96,6 +96,15 @@ Dtype = Annotated[
         show_default=False,
     ),
 ]
+KvDtype = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME",
+        help="auto (as --dtype), or fp8: half the bytes of KV, with --device cuda.",
+        rich_help_panel=_ENGINE,
+        show_default=False,
+    ),
+]
 Exact = Annotated[
     bool | None,
     typer.Option(
@@ -147,6 +156,7 @@ def deployment_from_flags(
     device: str = "",
     load_format: str = "",
     dtype: str = "",
+    kv_dtype: str = "",
     exact: bool | None = None,
     block_size: int | None = None,
     settings: Sequence[str] | None = None,
@@ -170,6 +180,7 @@ def deployment_from_flags(
             "device": device,
             "load_format": load_format,
             "dtype": dtype,
+            "kv_dtype": kv_dtype,
             "exact": exact,
             "block_size": block_size,
         },

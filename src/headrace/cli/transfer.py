@@ -11,7 +11,7 @@ import typer
 
 from headrace.cli.source import EMBEDDED, resolve_model
 from headrace.core.errors import ConfigError, IllegalPlanError
-from headrace.core.layouts import ITEM_BYTES, KV_TILE_TOKENS, CacheLayout, KvSchema
+from headrace.core.layouts import KV_TILE_TOKENS, MODEL_ITEM_BYTES, CacheLayout, KvSchema
 from headrace.core.sharding import split_range
 from headrace.deployment import parse_sharding
 from headrace.transfer.explain import explain_plan
@@ -186,8 +186,8 @@ def _schemas(
 ) -> tuple[KvSchema, ...]:
     shape = {"--kv-heads": kv_heads, "--head-dim": head_dim, "--layers": num_layers}
     given = [flag for flag, size in shape.items() if size]
-    if dtype and dtype not in ITEM_BYTES:
-        raise ConfigError(f"--dtype {dtype!r}: expected one of {', '.join(ITEM_BYTES)}")
+    if dtype and dtype not in MODEL_ITEM_BYTES:
+        raise ConfigError(f"--dtype {dtype!r}: expected one of {', '.join(MODEL_ITEM_BYTES)}")
     if not given:
         return resolve_model(model or EMBEDDED).config.cache_schema(dtype)
     if model:

@@ -63,12 +63,15 @@ def force(
         )
         for request, run in zip(requests, runs, strict=True)
     ]
+    kept = torch.float8_e4m3fn if config.engine.kv_dtype == "fp8" else None
     exact, plain = (
         [
             logits_LV.numpy()
-            for logits_LV in teacher_logits(tensors, source.config, lessons, dtype=kind)
+            for logits_LV in teacher_logits(
+                tensors, source.config, lessons, dtype=kind, kv_dtype=cache
+            )
         ]
-        for kind in (torch.float64, getattr(torch, dtype))
+        for kind, cache in ((torch.float64, None), (getattr(torch, dtype), kept))
     )
     del tensors
     gc.collect()

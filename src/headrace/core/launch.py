@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from headrace.core.chaos import WriteFaults
 from headrace.core.errors import ConfigError
+from headrace.core.layouts import EIGHT_BIT
 from headrace.core.sharding import Role, Sharding
 
 # The smallest value of each whole number; 0 leaves the choice to us where it is allowed.
@@ -32,6 +33,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         device: ``cpu`` or ``cuda``. A device engine runs in one ``mono`` rank so far.
         load_format: ``checkpoint``, or ``random``: weights of the config's shape, for measuring.
         dtype: ``float32``, ``bfloat16``, or ``auto``: the checkpoint's, see ``resolve_dtype``.
+        kv_dtype: ``auto`` (as ``dtype``), or ``fp8``: e4m3, half the bytes, on a device only.
         exact: Canonical sums: results do not depend on the sharding, bit for bit.
         block_size: Tokens of a KV block; divides 128.
         kv_cache_mib: Size of the pool [MiB]; 0 sizes it for ``max_sequences`` full contexts,
@@ -52,6 +54,7 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     device: str = "cpu"
     load_format: str = "checkpoint"
     dtype: str = "auto"
+    kv_dtype: str = "auto"
     exact: bool = True
     block_size: int = 16
     kv_cache_mib: int = 0
@@ -82,6 +85,13 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             )
         if self.dtype not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"dtype={self.dtype!r}: expected auto, float32 or bfloat16")
+        if self.kv_dtype not in ("auto", "fp8"):
+            raise ConfigError(f"kv_dtype={self.kv_dtype!r}: expected auto or fp8")
+        if self.kv_dtype != "auto" and self.device == "cpu":
+            raise ConfigError(
+                f"kv_dtype={self.kv_dtype} with device=cpu: the CPU engine and transports have KV "
+                f"in the model's dtype only; give --kv-dtype auto, or --device cuda"
+            )
         if not 0.0 < self.pinned_fraction <= 1.0:
             raise ConfigError(f"pinned_fraction={self.pinned_fraction}: expected in (0, 1]")
         for name, least in _LEAST.items():
@@ -100,6 +110,10 @@ class EngineConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         if self.dtype != "auto":
             return self.dtype
         return "float32" if checkpoint_dtype == "float16" else checkpoint_dtype
+
+    def resolve_kv_dtype(self, checkpoint_dtype: str) -> str:
+        """Return the dtype of the KV pool, as named in ``ITEM_BYTES``."""
+        return EIGHT_BIT if self.kv_dtype == "fp8" else self.resolve_dtype(checkpoint_dtype)
 
 
 class LaunchSpec(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -15,7 +15,10 @@ from msgspec import Struct
 
 from headrace.core.errors import ConfigError
 
-ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+EIGHT_BIT = "float8_e4m3fn"
+# What models are computed in, and what a KV pool may be besides.
+MODEL_ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+ITEM_BYTES = {**MODEL_ITEM_BYTES, EIGHT_BIT: 1}
 
 # Attention folds KV in tiles of this many tokens from position 0 (docs/numerics.md):
 # a block size must divide it so that a tile is a whole number of blocks.

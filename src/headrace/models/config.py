@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from headrace.core.errors import CheckpointError
-from headrace.core.layouts import ITEM_BYTES, KvSchema
+from headrace.core.layouts import MODEL_ITEM_BYTES, KvSchema
 
 # Released architecture name -> model_type.
 ARCHITECTURES = {"Qwen3MoeForCausalLM": "qwen3_moe", "Qwen3ForCausalLM": "qwen3"}
@@ -70,7 +70,7 @@ class ModelConfig(Struct, frozen=True, kw_only=True):
         yarn: Context extension, or None for plain RoPE.
         attention_bias: Biases on q, k, v and o projections.
         tie_word_embeddings: The head is the embedding.
-        dtype: Element type of the checkpoint, as named in ``core.layouts.ITEM_BYTES``.
+        dtype: Element type of the checkpoint, as named in ``core.layouts.MODEL_ITEM_BYTES``.
         max_position_embeddings: Positions that the checkpoint claims [tokens].
         eos_token_ids: Tokens that end a sequence; may be empty (then only the generation config
             or the tokenizer can say).
@@ -310,8 +310,10 @@ def _yarn(scaling: Mapping[str, Any], max_positions: int, where: str) -> YarnCon
 def _dtype(data: Mapping[str, Any], where: str) -> str:
     name = data.get("dtype") or data.get("torch_dtype") or "float32"
     name = str(name).removeprefix("torch.")
-    if name not in ITEM_BYTES:
-        raise CheckpointError(f"{where}: dtype={name!r}: supported are {', '.join(ITEM_BYTES)}")
+    if name not in MODEL_ITEM_BYTES:
+        raise CheckpointError(
+            f"{where}: dtype={name!r}: supported are {', '.join(MODEL_ITEM_BYTES)}"
+        )
     return name
 
 

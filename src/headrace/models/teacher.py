@@ -46,6 +46,7 @@ def teacher_logits(
     lessons: Sequence[Lesson],
     *,
     dtype: torch.dtype,
+    kv_dtype: torch.dtype | None = None,
 ) -> list[Tensor]:
     """Run sequences through a model and return the logits of their last tokens.
 
@@ -54,6 +55,7 @@ def teacher_logits(
         config: The model.
         lessons: At least one token each, none past the longest context.
         dtype: What is computed in, weights included; norms and softmax in float32 at least.
+        kv_dtype: What rotated keys and values are rounded to first; None for none.
 
     Returns:
         Per lesson ``[L, V]`` on the host, in float64.
@@ -74,7 +76,7 @@ def teacher_logits(
 
     ids_T = torch.tensor([token for each in lessons for token in each.token_ids], device=device)
     stream_TH = tensors["model.embed_tokens.weight"][ids_T].to(dtype)
-    turns = _turns(config, lens, dtype=dtype, device=device)
+    turns = _turns(config, lens, dtype=dtype, device=device, kv_dtype=kv_dtype)
     for index in range(config.num_layers):
         prefix, eps = f"model.layers.{index}.", config.rms_norm_eps
         normed_TH = _norm(stream_TH, get(prefix + "input_layernorm.weight"), eps)
@@ -93,21 +95,34 @@ def teacher_logits(
 
 @dataclass(frozen=True, slots=True)
 class _Turns:
-    """Lengths of the sequences, and the rotation of every token."""
+    """Lengths of the sequences, the rotation of every token, and what is kept of its KV."""
 
     lens: list[int]
     cos_T1D: Tensor
     sin_T1D: Tensor
+    kv_dtype: torch.dtype | None
+
+    def keep(self, x_TGD: Tensor) -> Tensor:
+        """Round as a cache would."""
+        if self.kv_dtype is None:
+            return x_TGD
+        largest = torch.finfo(self.kv_dtype).max
+        return x_TGD.clamp(-largest, largest).to(self.kv_dtype).to(x_TGD.dtype)
 
 
 def _turns(
-    config: ModelConfig, lens: list[int], *, dtype: torch.dtype, device: torch.device
+    config: ModelConfig,
+    lens: list[int],
+    *,
+    dtype: torch.dtype,
+    device: torch.device,
+    kv_dtype: torch.dtype | None,
 ) -> _Turns:
     yarn = YarnScaling(**msgspec.structs.asdict(config.yarn)) if config.yarn else None
     # The angles are fp32 by the model's definition, whatever is computed in.
     table = rope_table(config.head_dim, max(lens), theta=config.rope_theta, yarn=yarn, dtype=dtype)
     cos_T1D, sin_T1D = table.rows(torch.cat([torch.arange(length) for length in lens]))
-    return _Turns(lens, cos_T1D.to(device), sin_T1D.to(device))
+    return _Turns(lens, cos_T1D.to(device), sin_T1D.to(device), kv_dtype)
 
 
 def _wide(x: Tensor) -> Tensor:
@@ -132,7 +147,7 @@ def _attention(
         heads = _norm(project(name), get(f"{prefix}{name}_norm.weight"), config.rms_norm_eps)
         return apply_rope(heads, turns.cos_T1D, turns.sin_T1D)
 
-    queries, keys, values = rotate("q"), rotate("k"), project("v")
+    queries, keys, values = rotate("q"), turns.keep(rotate("k")), turns.keep(project("v"))
     times = config.num_heads // config.num_kv_heads
     parts = []
     for q, k, v in zip(*(each.split(turns.lens) for each in (queries, keys, values)), strict=True):

@@ -20,7 +20,7 @@ FLAGS = {
     "headrace serve": [
         *DEPLOYMENT,
         *ENGINE,
-        *("--device", "--load-format"),
+        *("--device", "--load-format", "--kv-dtype"),
         *("--host", "--port", "--api-key", "--name", "--chaos", "--log-level"),
     ],
     "headrace agent": ["--listen", "--key-file", "--new-key", "--log-level"],
@@ -32,7 +32,7 @@ FLAGS = {
     "headrace verify": [
         *DEPLOYMENT,
         *ENGINE,
-        *("--device", "--load-format"),
+        *("--device", "--load-format", "--kv-dtype"),
         *("--against", "--prompts", "--max-tokens", "--seed", "--json"),
     ],
     "headrace doctor": [*DEPLOYMENT, *ENGINE, "--host", "--port", "--json"],

@@ -17,7 +17,7 @@ from headrace.core.launch import EngineConfig
 from headrace.core.requests import SamplingParams
 from headrace.deployment import DeploymentConfig
 from tests.support.checkpoints import TinyModel, write_checkpoint
-from tests.support.device_world import World
+from tests.support.device_world import World, narrow_engine
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=9, ignore_eos=True)
 SEEDED = SamplingParams(temperature=1.0, seed=4, max_tokens=7, ignore_eos=True)
@@ -59,6 +59,24 @@ def test_a_sound_engine_passes(folder: Path, is_device: bool) -> None:
     assert report.is_equal, report.findings()
     assert [each.num_compared for each in report.results] == [9, 9, 7, 7]
     assert 0 < report.margin < 1e-3
+
+
+def test_an_eight_bit_cache_passes_by_its_own_noise_and_by_no_less(folder: Path) -> None:
+    engine = narrow_engine()
+    world = World(folder, is_device=True, engine=engine)
+    requests = [
+        Request(prompt_ids=world.submit(name, GREEDY, length=40, trace=True), params=GREEDY)
+        for name in "abcd"
+    ]
+    world.drain()
+    runs = [world.run_of(name) for name in "abcd"]
+    source, asked = resolve_model(str(folder)), asked_of(requests)
+    narrow, wide = (
+        force(DeploymentConfig(engine=each), source, requests, asked=asked, runs=runs)
+        for each in (engine, EngineConfig(exact=False, dtype="float32"))
+    )
+    assert narrow.is_equal, narrow.findings()
+    assert not wide.is_equal
 
 
 def test_an_engine_with_other_weights_does_not(folder: Path, tmp_path: Path) -> None:

@@ -42,6 +42,8 @@ def test_unknown_fields_are_refused() -> None:
     "field",
     [
         {"pinned_fraction": 0.0},
+        {"kv_dtype": "fp8"},
+        {"kv_dtype": "int4", "device": "cuda", "exact": False},
         {"max_sequences": 0},
         {"max_step_tokens": 0},
         {"max_model_tokens": -1},
@@ -71,3 +73,11 @@ def test_auto_runs_a_checkpoint_without_losing_values(
     asked: str, checkpoint: str, expected: str
 ) -> None:
     assert EngineConfig(dtype=asked).resolve_dtype(checkpoint) == expected
+
+
+def test_an_eight_bit_pool_is_a_devices_and_says_so() -> None:
+    with pytest.raises(ConfigError, match="kv_dtype=fp8 with device=cpu: the CPU engine and tra"):
+        EngineConfig(kv_dtype="fp8")
+    engine = EngineConfig(kv_dtype="fp8", device="cuda", exact=False)
+    assert engine.resolve_kv_dtype("bfloat16") == "float8_e4m3fn"
+    assert EngineConfig().resolve_kv_dtype("float16") == "float32"

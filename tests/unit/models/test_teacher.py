@@ -64,3 +64,13 @@ def test_a_narrow_dtype_is_further_off(folder: Path) -> None:
         for dtype in (torch.float64, torch.float32, torch.bfloat16)
     )
     assert 0 < (fp32 - exact).abs().max() < (bf16 - exact).abs().max()
+
+
+def test_what_a_cache_rounds_is_seen_in_logits(folder: Path) -> None:
+    tensors, config = read(folder)
+    lesson = [Lesson(token_ids=TOKENS, first=0)]
+    exact, kept = (
+        teacher_logits(tensors, config, lesson, dtype=torch.float64, kv_dtype=kv_dtype)[0]
+        for kv_dtype in (None, torch.float8_e4m3fn)
+    )
+    assert 1e-4 < (kept - exact).abs().max() < exact.abs().max()

@@ -63,7 +63,8 @@ class DeviceBackend:
     def randomize_pool(self) -> None:
         """Fill the pool with normal numbers: a history to measure with."""
         for pool in self._pools:
-            pool.normal_()
+            # No 8-bit float has a generator of its own.
+            pool.copy_(torch.randn(pool.shape, device=self.device))
 
     def attach(self, region: memoryview, *, num_blocks: int, block_size: int) -> None:
         """Refuse: a device's pool is not in host memory."""
@@ -100,12 +101,12 @@ class DeviceBackend:
 
     def copy_block(self, source: int, target: int) -> None:
         """See ``Backend.copy_block``; in stream order."""
-        copy_block(self._pools, source, target)
+        copy_block(list(map(_as_bytes, self._pools)), source, target)
 
     def kv_digests(self, block_ids: Sequence[int], num_tokens: int) -> list[list[bytes]]:
         """See ``Backend.kv_digests``; waits for the device."""
         ids = torch.tensor(list(block_ids), dtype=torch.long, device=self.device)
-        held = [pool[:, :, ids].cpu() for pool in self._pools]
+        held = [_as_bytes(pool)[:, :, ids].cpu() for pool in self._pools]
         return digest_kv(held, range(len(ids)), num_tokens)
 
     def close(self) -> None:
@@ -141,3 +142,8 @@ class DeviceBackend:
             knobs=knobs,
             device=self.device,
         )
+
+
+def _as_bytes(pool: Tensor) -> Tensor:
+    """View an 8-bit pool as what every operator can index; any other as it is."""
+    return pool.view(torch.uint8) if pool.itemsize == 1 else pool

@@ -47,8 +47,12 @@ def load_device(
         UserError: No such device, or a folder that is not as its config promises.
     """
     name = engine.resolve_dtype(config.dtype)
+    kv_dtype = engine.resolve_kv_dtype(config.dtype)
     site = detect_site(
-        engine.device, dtype=name, sizes=model_sizes(config, block_size=engine.block_size)
+        engine.device,
+        dtype=name,
+        kv_dtype=kv_dtype,
+        sizes=model_sizes(config, block_size=engine.block_size),
     )
     dtype = getattr(torch, name)
     if engine.load_format == "random":
@@ -62,7 +66,7 @@ def load_device(
             on_progress=on_progress,
         )
     weights = arrange_weights(tensors, config, num_positions=max_tokens)
-    return DeviceBackend(DeviceDecoder(config=config, weights=weights), site)
+    return DeviceBackend(DeviceDecoder(config=config, weights=weights, kv_dtype=kv_dtype), site)
 
 
 def budget_bytes(backend: DeviceBackend, engine: EngineConfig) -> int:

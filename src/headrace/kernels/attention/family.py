@@ -74,14 +74,19 @@ def decline_sizes(site: Site) -> str | None:
     return None
 
 
-def decline_decode_triton(site: Site) -> str | None:
-    """Say why the Triton decode kernels cannot run at a site."""
+def decline_pool(site: Site) -> str | None:
+    """Say why the Triton kernels cannot read a site's pool."""
     kv_dtype = site.kv_dtype or site.dtype
     if kv_dtype not in (site.dtype, EIGHT_BIT):
         return f"needs a pool of {site.dtype} or {EIGHT_BIT}, this is {kv_dtype}"
     if kv_dtype == EIGHT_BIT and site.device == "cuda" and site.capability < (8, 9):
         return f"needs compute capability 8.9 for a pool of {EIGHT_BIT}"
-    return needs_triton(site) or decline_sizes(site)
+    return None
+
+
+def decline_decode_triton(site: Site) -> str | None:
+    """Say why the Triton decode kernels cannot run at a site."""
+    return decline_pool(site) or needs_triton(site) or decline_sizes(site)
 
 
 def decline_decode_one_kernel(site: Site) -> str | None:
@@ -112,7 +117,9 @@ def decline_prefill_dtypes(site: Site) -> str | None:
 
 def decline_prefill_triton(site: Site) -> str | None:
     """Say why the Triton prefill kernel cannot run at a site."""
-    return needs_triton(site) or decline_prefill_dtypes(site) or decline_sizes(site)
+    if site.dtype not in HALF_DTYPES:
+        return f"needs queries of {HALF_DTYPES}, these are {site.dtype}"
+    return needs_triton(site) or decline_pool(site) or decline_sizes(site)
 
 
 def decline_prefill_flash4(site: Site) -> str | None:

@@ -21,6 +21,8 @@ def paged_prefill_attention(
     *,
     scale: float,
     max_query_len: int,
+    k_scale_G: Tensor | None = None,
+    v_scale_G: Tensor | None = None,
     out_THD: Tensor | None = None,
 ) -> Tensor:
     """Attend as ``prefill_reference.paged_prefill_attention``.
@@ -35,6 +37,8 @@ def paged_prefill_attention(
         scale: Likewise.
         max_query_len: Likewise. The library compiles one kernel for chunks of a single tile and
             one for longer ones, at the first call of each.
+        k_scale_G: None: the pool has q's dtype here.
+        v_scale_G: None, likewise.
         out_THD: Likewise. The library allocates its own result, which is then copied.
 
     Returns:

@@ -25,6 +25,8 @@ def paged_prefill_attention(
     *,
     scale: float,
     max_query_len: int,
+    k_scale_G: Tensor | None = None,
+    v_scale_G: Tensor | None = None,
     out_THD: Tensor | None = None,
 ) -> Tensor:
     """Attend each query of several chunks to every key of its sequence up to its own position.
@@ -40,7 +42,8 @@ def paged_prefill_attention(
     Args:
         q_THD: Queries after RoPE, chunk after chunk; bf16, fp16 or fp32, unit stride in D. Not
             modified.
-        pool_2GNSD: The layer's KV pool, K first, in q's dtype; S and D contiguous. Read only.
+        pool_2GNSD: The layer's KV pool, K first, in q's dtype or fp8-e4m3; S and D contiguous.
+            Read only.
             Blocks that a sequence does not reach may hold anything; in the block that it ends
             in, slots past its end must hold finite numbers, whichever.
         block_table_BP: int32 block ids. Entries past a sequence's last block are never followed.
@@ -48,6 +51,8 @@ def paged_prefill_attention(
         seq_lens_B: int32 tokens of each sequence, its chunk included.
         scale: Softmax scale, normally ``D ** -0.5``.
         max_query_len: At least as many tokens as the longest chunk has.
+        k_scale_G: fp32 quantization scales of the keys by head; ones when None.
+        v_scale_G: fp32 quantization scales of the values by head; both or none.
         out_THD: Destination, unit stride in D; allocated when None. Must not overlap q.
 
     Returns:
@@ -71,7 +76,9 @@ def paged_prefill_attention(
         queries = slice(starts[row], starts[row + 1])
         if queries.stop > queries.start:
             blocks = block_table_BP[row, : -(-length // pool_2GNSD.shape[3])].long()
-            kv_2GLD = pool_2GNSD.index_select(2, blocks).flatten(2, 3)[:, :, :length].float()
+            kv_2GLD = pool_2GNSD[:, :, blocks].flatten(2, 3)[:, :, :length].float()
+            if k_scale_G is not None and v_scale_G is not None:
+                kv_2GLD *= torch.stack((k_scale_G, v_scale_G))[:, :, None, None]
             _attend_chunk(q_THD[queries], kv_2GLD, out_THD[queries], scale=scale)
     return out_THD
 

@@ -53,6 +53,8 @@ def _fold_tiles(
             k_KD = tl.load(place_KD, mask=is_token_K1, other=0.0)
         else:
             k_KD = tl.load(place_KD)
+        # Nothing where the pool has the queries' dtype; 8-bit keys are widened.
+        k_KD = k_KD.to(q_MD.dtype)
         scores_MK = tl.dot(q_MD, tl.trans(k_KD), input_precision=PRECISION) * scale_log2
         if IS_MASKED:
             is_visible_MK = token_K[None, :] <= position_M[:, None]
@@ -66,6 +68,7 @@ def _fold_tiles(
             v_KD = tl.load(place_KD + stride_kv, mask=is_token_K1, other=0.0)
         else:
             v_KD = tl.load(place_KD + stride_kv)
+        v_KD = v_KD.to(q_MD.dtype)
         weights_MK = weights_MK.to(q_MD.dtype)
         out_MD = tl.dot(weights_MK, v_KD, out_MD * decay_M[:, None], input_precision=PRECISION)
         max_M = new_max_M
@@ -80,6 +83,8 @@ def prefill_kernel(
     query_starts,
     seq_lens,
     out,
+    k_scales,
+    v_scales,
     scale_log2,
     stride_q_t,
     stride_q_h,
@@ -94,6 +99,7 @@ def prefill_kernel(
     M: tl.constexpr,
     K: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
 ):
     """Attend M rows, ``M // R`` tokens with the R query heads of KV head g, of sequence b."""
     TOKENS: tl.constexpr = M // R
@@ -123,6 +129,9 @@ def prefill_kernel(
     out_MD = tl.zeros([M, D], tl.float32)
     sum_M = tl.zeros([M], tl.float32)
     max_M = tl.full([M], float("-inf"), tl.float32)
+    scale = scale_log2
+    if HAS_SCALES:
+        scale *= tl.load(k_scales + g)
     pool_head = pool + g.to(tl.int64) * stride_pool_g
     table_row = table + b.to(tl.int64) * stride_table_b
     # Up to here all rows see whole tiles.
@@ -140,7 +149,7 @@ def prefill_kernel(
         out_MD,
         sum_M,
         max_M,
-        scale_log2,
+        scale,
         S,
         K,
         False,
@@ -158,12 +167,14 @@ def prefill_kernel(
         out_MD,
         sum_M,
         max_M,
-        scale_log2,
+        scale,
         S,
         K,
         True,
         NUM_STAGES,
     )
+    if HAS_SCALES:
+        out_MD *= tl.load(v_scales + g)
     tl.store(
         out + row_M[:, None] * stride_out_t + h_M[:, None] * stride_out_h + d_D[None, :],
         (out_MD / sum_M[:, None]).to(out.dtype.element_ty),

@@ -56,6 +56,8 @@ def paged_prefill_attention(
     *,
     scale: float,
     max_query_len: int,
+    k_scale_G: Tensor | None = None,
+    v_scale_G: Tensor | None = None,
     out_THD: Tensor | None = None,
     knobs: PrefillKnobs | None = None,
 ) -> Tensor:
@@ -69,6 +71,8 @@ def paged_prefill_attention(
         seq_lens_B: Likewise.
         scale: Likewise.
         max_query_len: Likewise.
+        k_scale_G: Likewise.
+        v_scale_G: Likewise.
         out_THD: Likewise.
         knobs: Launch settings; ``prefill_knobs`` chooses when None.
 
@@ -103,6 +107,8 @@ def paged_prefill_attention(
         query_starts_B1,
         seq_lens_B,
         out_THD,
+        k_scale_G,
+        v_scale_G,
         scale * math.log2(math.e),
         *q_THD.stride()[:2],
         *pool_2GNSD.stride()[:2],
@@ -114,6 +120,7 @@ def paged_prefill_attention(
         M=knobs.query_rows,
         K=knobs.tile_tokens,
         NUM_STAGES=knobs.num_stages,
+        HAS_SCALES=k_scale_G is not None,
         num_warps=knobs.num_warps,
         num_stages=knobs.num_stages,
     )

@@ -25,6 +25,8 @@ def norm_rope_write_kernel(
     slots_ptr,
     pool_ptr,
     q_ptr,
+    k_scales,
+    v_scales,
     qkv_stride,
     kind_stride,
     head_stride,
@@ -33,6 +35,8 @@ def norm_rope_write_kernel(
     NUM_KV: tl.constexpr,
     HEADS: tl.constexpr,
     D: tl.constexpr,
+    IS_NARROW: tl.constexpr,
+    HAS_SCALES: tl.constexpr,
 ):
     """Serve a few heads of one row: grid (rows, groups of HEADS heads).
 
@@ -79,8 +83,27 @@ def norm_rope_write_kernel(
     target = pool_ptr + kind.to(tl.int64)[:, None] * kind_stride
     target = target + kv_head.to(tl.int64)[:, None] * head_stride + slot * D + freqs[None, :]
     pool_dtype = pool_ptr.dtype.element_ty
-    tl.store(target, out_low.to(dtype).to(pool_dtype), mask=is_written)
-    tl.store(target + F, out_high.to(dtype).to(pool_dtype), mask=is_written)
+    kept_low = out_low.to(dtype)
+    kept_high = out_high.to(dtype)
+    if IS_NARROW:
+        kept_low = kept_low.to(tl.float32)
+        kept_high = kept_high.to(tl.float32)
+        if HAS_SCALES:
+            is_kv = is_head & (heads >= NUM_Q)[:, None]
+            k_scale = tl.load(
+                k_scales + kv_head[:, None],
+                mask=is_kv & (heads < NUM_Q + NUM_KV)[:, None],
+                other=1.0,
+            )
+            v_scale = tl.load(v_scales + kv_head[:, None], mask=is_kv & is_value, other=1.0)
+            kept_low = kept_low / (k_scale * v_scale)
+            kept_high = kept_high / (k_scale * v_scale)
+        # As the reference: the largest number instead of one beyond it, and NaN as it is.
+        kept_low = tl.where(kept_low > 448.0, 448.0, tl.where(kept_low < -448.0, -448.0, kept_low))
+        kept_high = tl.where(kept_high > 448.0, 448.0, kept_high)
+        kept_high = tl.where(kept_high < -448.0, -448.0, kept_high)
+    tl.store(target, kept_low.to(pool_dtype), mask=is_written)
+    tl.store(target + F, kept_high.to(pool_dtype), mask=is_written)
 
 
 def norm_rope_write(
@@ -94,6 +117,8 @@ def norm_rope_write(
     *,
     num_q_heads: int,
     eps: float,
+    k_scale_G: Tensor | None = None,
+    v_scale_G: Tensor | None = None,
 ) -> Tensor:
     """Do as ``reference.norm_rope_write``; a head's slots are contiguous in the pool."""
     num_rows = qkv_TX.shape[0]
@@ -114,6 +139,8 @@ def norm_rope_write(
         slots_T,
         pool_2GNSD,
         q_TQD,
+        k_scale_G,
+        v_scale_G,
         qkv_TX.stride(0),
         *pool_2GNSD.stride()[:2],
         eps,
@@ -121,6 +148,8 @@ def norm_rope_write(
         NUM_KV=num_kv_heads,
         HEADS=heads,
         D=head_dim,
+        IS_NARROW=pool_2GNSD.element_size() == 1,
+        HAS_SCALES=k_scale_G is not None,
         num_warps=1 if heads == 4 else 2,
     )
     return q_TQD

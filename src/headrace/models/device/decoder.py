@@ -12,7 +12,7 @@ Shape letters:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,8 +25,10 @@ from headrace.models.config import ModelConfig
 from headrace.models.device.kernels import DeviceKernels
 from headrace.models.device.weights import DeviceLayer, DeviceWeights
 
-# Rotated queries and the layer's pool to attended heads, [T, heads, D].
-Attend = Callable[[Tensor, Tensor], Tensor]
+# Keyword arguments of the kernels that write or read an 8-bit pool; none for any other.
+Scales = Mapping[str, Tensor]
+# Rotated queries, the layer's pool and its scales to attended heads, [T, heads, D].
+Attend = Callable[[Tensor, Tensor, Scales], Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,15 +55,21 @@ class DeviceDecoder:
     Attributes:
         config: The model.
         weights: Its parameters.
+        kv_dtype: Of the KV pools; empty for the weights' own.
+        kv_scales: Of 8-bit pools, per layer what keys and values of each head are divided by when
+            they are written, ``k_scale_G`` and ``v_scale_G`` in fp32; none for ones.
     """
 
     config: ModelConfig
     weights: DeviceWeights
+    kv_dtype: str = ""
+    kv_scales: tuple[tuple[Tensor, Tensor], ...] = ()
 
     @property
     def cache_schema(self) -> tuple[KvSchema, ...]:
         """KV of each layer."""
-        return self.config.cache_schema(str(self.weights.norm_H.dtype).removeprefix("torch."))
+        own = str(self.weights.norm_H.dtype).removeprefix("torch.")
+        return self.config.cache_schema(self.kv_dtype or own)
 
     def decode(
         self,
@@ -90,7 +98,7 @@ class DeviceDecoder:
             No host sync and nothing that depends on values: safe to capture.
         """
 
-        def attend(q_THD: Tensor, pool: Tensor) -> Tensor:
+        def attend(q_THD: Tensor, pool: Tensor, scales: Scales) -> Tensor:
             return kernels.decode_attention(
                 q_THD,
                 pool,
@@ -98,6 +106,7 @@ class DeviceDecoder:
                 seq_lens_B,
                 scale=self.config.head_dim**-0.5,
                 scratch=scratch,
+                **scales,
             )
 
         return self._logits(self._run_layers(rows, pools, kernels, attend))
@@ -132,7 +141,7 @@ class DeviceDecoder:
             fp32 logits ``[L, V]``. With L = 0 the last layer stops after its KV.
         """
 
-        def attend(q_THD: Tensor, pool: Tensor) -> Tensor:
+        def attend(q_THD: Tensor, pool: Tensor, scales: Scales) -> Tensor:
             return kernels.prefill_attention(
                 q_THD,
                 pool,
@@ -141,6 +150,7 @@ class DeviceDecoder:
                 seq_lens_C,
                 scale=self.config.head_dim**-0.5,
                 max_query_len=max_query_len,
+                **scales,
             )
 
         wants_rows = logit_rows_L is not None and len(logit_rows_L) > 0
@@ -167,12 +177,13 @@ class DeviceDecoder:
         normed_TH = kernels.rms_norm(residual_TH, weights.layers[0].input_norm_H, eps=eps)
         last = len(weights.layers) - 1
         for index, (layer, pool) in enumerate(zip(weights.layers, pools, strict=True)):
-            q_THD = self._project(layer, normed_TH, rows, pool, kernels)
+            scales = self._scales(index)
+            q_THD = self._project(layer, normed_TH, rows, pool, kernels, scales=scales)
             if on_layer is not None:
                 on_layer(index)
             if index == last and not wants_rows:
                 break
-            out_TH = kernels.out_linear(attend(q_THD, pool).flatten(1), layer.out_HX)
+            out_TH = kernels.out_linear(attend(q_THD, pool, scales).flatten(1), layer.out_HX)
             normed_TH, residual_TH = kernels.add_rms_norm(
                 out_TH, residual_TH, layer.post_norm_H, eps=eps
             )
@@ -189,6 +200,8 @@ class DeviceDecoder:
         rows: Rows,
         pool: Tensor,
         kernels: DeviceKernels,
+        *,
+        scales: Scales,
     ) -> Tensor:
         return kernels.norm_rope_write(
             F.linear(normed_TH, layer.qkv_NH),
@@ -200,7 +213,14 @@ class DeviceDecoder:
             pool,
             num_q_heads=self.config.num_heads,
             eps=self.config.rms_norm_eps,
+            **scales,
         )
+
+    def _scales(self, layer: int) -> Scales:
+        if not self.kv_scales:
+            return {}
+        k_scale_G, v_scale_G = self.kv_scales[layer]
+        return {"k_scale_G": k_scale_G, "v_scale_G": v_scale_G}
 
     def _mlp(
         self,

@@ -90,6 +90,22 @@ def test_blocks_below_a_tile_may_end_in_nan(name: str) -> None:
     _check(_attend(name, q_THD, cache, QUERY_LENS), q_THD, cache, QUERY_LENS)
 
 
+@pytest.mark.parametrize("has_scales", [False, True])
+@pytest.mark.parametrize("heads", SIZES, ids=str)
+def test_an_eight_bit_pool_is_widened(heads: Heads, has_scales: bool) -> None:
+    cache = make_cache(SEQ_LENS, heads, dtype=torch.float8_e4m3fn, device="cuda", tail=0.0)
+    q_THD = make_queries(sum(QUERY_LENS), heads, dtype=torch.bfloat16, device="cuda")
+    scales = {}
+    if has_scales:
+        values = torch.linspace(0.25, 2.0, heads.num_kv_heads, device="cuda")
+        scales = {"k_scale_G": values, "v_scale_G": values.flip(0)}
+    expected, got = (
+        _attend(name, q_THD, cache, QUERY_LENS, **scales) for name in ("reference", "triton")
+    )
+    # The pool is the same: all that differs is the rounding of weights and result to bf16.
+    torch.testing.assert_close(got, expected, rtol=2e-2, atol=2e-2)
+
+
 @pytest.mark.parametrize("shape", PREFILL_SHAPES, ids=str)
 @pytest.mark.parametrize("name", ["flash_attention_4", "triton"])
 def test_real_shapes(name: str, shape: PrefillShape) -> None:

@@ -10,6 +10,7 @@ from headrace.engine.device.backend import DeviceBackend
 from headrace.engine.device.load import load_device
 from headrace.models.checkpoint.folder import read_config
 from tests.support.checkpoints import TinyModel, write_checkpoint
+from tests.support.device_world import narrow_engine, narrow_layout
 
 
 @pytest.fixture(scope="session")
@@ -27,4 +28,11 @@ def backend(folder: Path) -> DeviceBackend:
         layers=backend.schemas, first_head=0, num_heads=4, num_blocks=8, block_size=16
     )
     backend.allocate(layout)
+    return backend
+
+
+@pytest.fixture
+def narrow_backend(folder: Path) -> DeviceBackend:
+    backend = load_device(folder, read_config(folder), narrow_engine(), max_tokens=64)
+    backend.allocate(narrow_layout(backend))
     return backend

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from headrace.kernels.attention.prefill_reference import paged_prefill_attention as reference
 from headrace.kernels.attention.triton_prefill import (
     PrefillKnobs,
     paged_prefill_attention,
@@ -25,7 +26,11 @@ SEQ_LENS = (40, 60, 33, 0, 16, 49)
 
 
 def _run(
-    q_THD: Tensor, cache: PagedCache, query_lens: tuple[int, ...], knobs: PrefillKnobs = KNOBS
+    q_THD: Tensor,
+    cache: PagedCache,
+    query_lens: tuple[int, ...],
+    knobs: PrefillKnobs = KNOBS,
+    **scales: Tensor,
 ) -> Tensor:
     return paged_prefill_attention(
         q_THD,
@@ -36,6 +41,7 @@ def _run(
         scale=q_THD.shape[-1] ** -0.5,
         max_query_len=max(query_lens, default=0),
         knobs=knobs,
+        **scales,
     )
 
 
@@ -64,6 +70,28 @@ def test_half_precision_keeps_sums_in_single() -> None:
     cache = make_cache(SEQ_LENS, heads, dtype=torch.float16)
     q_THD = make_queries(sum(QUERY_LENS), heads, dtype=torch.float16)
     _check(_run(q_THD, cache, QUERY_LENS), q_THD, cache, 2e-3)
+
+
+@pytest.mark.parametrize("has_scales", [False, True])
+def test_eight_bit_keys_and_values_are_scaled_by_head(has_scales: bool) -> None:
+    heads = Heads(num_heads=4, num_kv_heads=2, head_dim=64, block_size=16)
+    cache = make_cache(SEQ_LENS, heads, dtype=torch.float8_e4m3fn)
+    q_THD = make_queries(sum(QUERY_LENS), heads, dtype=torch.float32)
+    scales = {}
+    if has_scales:
+        scales = {"k_scale_G": torch.tensor([0.5, 2.0]), "v_scale_G": torch.tensor([3.0, 0.25])}
+    expected = reference(
+        q_THD,
+        cache.pool_2GNSD,
+        cache.block_table_BP,
+        query_starts(QUERY_LENS),
+        cache.seq_lens_B,
+        scale=heads.scale,
+        max_query_len=40,
+        **scales,
+    )
+    out_THD = _run(q_THD, cache, QUERY_LENS, **scales)
+    torch.testing.assert_close(out_THD, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_empty_steps_launch_nothing() -> None:
