@@ -12,11 +12,16 @@ class HeldTrack:
     """Keeps steps until ``release``: their KV is not even written before.
 
     What decode must not read yet is then wrong for sure, not only now and then.
+
+    Attributes:
+        num_handed_over: Marks that decode waited for.
+        is_launched: Whether it may wait for one.
     """
 
     def __init__(self) -> None:
         self._held: list[tuple[Callable[[], object], _HeldMark]] = []
         self.num_handed_over = 0
+        self.is_launched = True
 
     @property
     def num_held(self) -> int:
@@ -59,5 +64,8 @@ class _HeldMark:
     def has_passed(self) -> bool:
         return self.is_done
 
-    def hold_back(self) -> None:
+    def hold_back(self) -> bool:
+        if not self._track.is_launched:
+            return False
         self._track.release_through(self)
+        return True

@@ -27,8 +27,12 @@ class Mark(Protocol):
         """Whether the step is done; never waits."""
         ...
 
-    def hold_back(self) -> None:
-        """Have what is enqueued for decode from now on wait for the step, on the device."""
+    def hold_back(self) -> bool:
+        """Have what is enqueued for decode from now on wait for the step, on the device.
+
+        Returns:
+            False, and nothing has been done, while the step is not launched: ask again later.
+        """
         ...
 
 
@@ -65,8 +69,8 @@ class _Passed:
     def has_passed(self) -> bool:
         return True
 
-    def hold_back(self) -> None:
-        pass
+    def hold_back(self) -> bool:
+        return True
 
 
 PASSED: Mark = _Passed()
@@ -148,7 +152,7 @@ class PrefillLane:
         """Return the sequences all of whose chunks are done, each once, and publish their blocks.
 
         Args:
-            hands_over: Nobody decodes, so nobody is stalled: a prompt that is enqueued whole is
+            hands_over: Nobody decodes, so nobody is stalled: a prompt that is launched whole is
                 handed over at once, and what decodes it waits for its mark on the device.
         """
         settled = []
@@ -156,10 +160,9 @@ class PrefillLane:
             if sequence.table is not table:
                 del self._unsettled[key]
                 continue
-            if not mark.has_passed():
-                if not hands_over or sequence.num_missing_tokens:
-                    continue
-                mark.hold_back()
+            is_whole = hands_over and not sequence.num_missing_tokens
+            if not mark.has_passed() and not (is_whole and mark.hold_back()):
+                continue
             del self._unsettled[key]
             table.publish(sequence.token_ids)
             settled.append(sequence)

@@ -68,6 +68,15 @@ def test_a_whole_prompt_is_handed_over_when_nobody_decodes_and_a_part_is_not() -
     assert (deck.ran, deck.track.num_held) == (["whole0"], 1)
 
 
+def test_what_is_not_launched_is_not_handed_over_yet() -> None:
+    deck = Deck()
+    deck.track.is_launched = False
+    deck.launch(deck.sequence("whole", 9), 8)
+    assert deck.settled(hands_over=True) == []
+    deck.track.is_launched = True
+    assert deck.settled(hands_over=True) == ["whole"]
+
+
 def test_tokens_in_flight_are_bounded() -> None:
     deck = Deck(max_tokens=10)
     one = deck.sequence("one", 13)
@@ -123,7 +132,7 @@ def test_an_inline_track_is_done_at_once(hands_over: bool) -> None:
     with track.beside():
         track.join()
         mark = track.enqueue(lambda: ran.append(1))
-    mark.hold_back()
+    assert mark.hold_back()
     assert mark is PASSED
     assert ran == [1]
     deck.lane.note([(one, Chunk("one", 0, 8))], mark)

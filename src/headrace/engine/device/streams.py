@@ -19,7 +19,7 @@ from headrace.engine.lane import InlineTrack, Mark, PrefillLane, Track
 
 # Lower numbers go first; 0 is the least of CUDA's.
 DECODE_PRIORITY = -1
-# Steps that may be in flight: one that runs, and one behind it, so that none is waited for.
+# Steps that may be in flight: one that runs, and one that is launched as soon as it is done.
 STEPS_IN_FLIGHT = 2
 
 
@@ -47,9 +47,12 @@ class LaunchedMark:
         """See ``Mark.has_passed``; raises what the launch raised."""
         return self._launch.done() and self._launch.result().query()
 
-    def hold_back(self) -> None:
-        """See ``Mark.hold_back``; the host waits for the launch, not for the step."""
+    def hold_back(self) -> bool:
+        """See ``Mark.hold_back``; raises what the launch raised."""
+        if not self._launch.done():
+            return False
         self._hold_back(self._launch.result())
+        return True
 
 
 class StreamTrack:
@@ -64,6 +67,7 @@ class StreamTrack:
         self._decode = decode
         self._prefill = prefill
         self._after = torch.cuda.Event()
+        self._last = torch.cuda.Event()
         self._launches = ThreadPoolExecutor(1, thread_name_prefix="prefill")
 
     @classmethod
@@ -95,11 +99,14 @@ class StreamTrack:
 
     def _launch(self, work: Callable[[], object], after: torch.cuda.Event) -> Event:
         with torch.cuda.stream(self._prefill):
+            # A step is some 600 launches, and the driver queues about a thousand: one that waits
+            # for room there may hold up those of the other thread.
+            self._last.synchronize()
             self._prefill.wait_event(after)
             work()
-            event = torch.cuda.Event()
-            event.record()
-        return event
+            self._last = torch.cuda.Event(blocking=True)
+            self._last.record()
+        return self._last
 
 
 def open_track(

@@ -139,10 +139,11 @@ def test_a_history_in_flight_is_no_prefix_for_others(folder: Path) -> None:
     assert world.outputs["three"][-1].ledger.cached_tokens > 0
 
 
+@pytest.mark.parametrize("is_launched", [True, False])
 @pytest.mark.parametrize("num_blocks", [64, 12])
 @pytest.mark.parametrize("seed", range(4))
 def test_whenever_chunks_end_the_tokens_are_the_plain_steppers(
-    folder: Path, seed: int, num_blocks: int
+    folder: Path, seed: int, num_blocks: int, is_launched: bool
 ) -> None:
     generator = random.Random(seed)
     asked = [
@@ -150,6 +151,7 @@ def test_whenever_chunks_end_the_tokens_are_the_plain_steppers(
         for index in range(9)
     ]
     world = Overlapped(folder, num_blocks=num_blocks)
+    world.track.is_launched = is_launched
     for name, params, length in asked:
         world.submit(name, params, length=length)
         for _ in range(generator.randrange(4)):

@@ -28,9 +28,10 @@ def test_a_mark_has_passed_when_it_was_launched_and_the_device_is_past_it() -> N
     event, held = _Switch(), []
     mark = LaunchedMark(launch, held.append)
     assert not mark.has_passed()
+    assert not mark.hold_back()
     launch.set_result(event)
     assert not mark.has_passed()
-    mark.hold_back()
+    assert mark.hold_back()
     assert held == [event]
     event.is_on = True
     assert mark.has_passed()
