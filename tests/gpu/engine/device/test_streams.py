@@ -25,19 +25,24 @@ GREEDY = SamplingParams(temperature=0.0, max_tokens=24, ignore_eos=True)
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("overlap") / "m"
-    write_checkpoint(path, TinyModel(num_layers=4), tokenizer=True)
+    # Wide enough for every kernel, so that graphs are recorded too.
+    model = TinyModel(num_layers=4, hidden_size=256, head_dim=64, moe_intermediate_size=128)
+    write_checkpoint(path, model, tokenizer=True)
     return path
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"), [("float32", "auto"), ("bfloat16", "auto"), ("bfloat16", "fp8")]
+)
 @pytest.mark.parametrize("num_blocks", [96, 24])
 @pytest.mark.parametrize("overlaps", [True, False])
 def test_tokens_under_a_storm_are_the_models(
-    folder: Path, dtype: str, num_blocks: int, overlaps: bool
+    folder: Path, dtype: str, kv_dtype: str, num_blocks: int, overlaps: bool
 ) -> None:
     engine = EngineConfig(
         device="cuda",
         dtype=dtype,
+        kv_dtype=kv_dtype,
         exact=False,
         max_step_tokens=16,
         max_sequences=6,
