@@ -22,6 +22,7 @@ from headrace.kernels.attention.decode_plan import (
 )
 from headrace.kernels.attention.triton_merge import merge_kernel
 from headrace.kernels.attention.triton_split import split_kernel
+from headrace.kernels.chain import chain_options
 
 # In the interpreter there are no processors; two make programs that take several items each.
 INTERPRETED_PROCESSORS = 2
@@ -194,9 +195,11 @@ def _launch_split(
         HAS_SCALES=k_scale_G is not None,
         MERGES=merges,
         NUM_STAGES=knobs.num_stages,
+        FETCH_BLOCKS=_fetched_blocks(knobs, pool_2GNSD.shape[3]) if merges else 0,
         num_warps=knobs.num_warps,
         maxnreg=knobs.max_registers,
         **_split_rule(knobs),
+        **chain_options(q_BHD),
     )
 
 
@@ -218,7 +221,13 @@ def _launch_merge(
         C=16,
         num_warps=4,
         **_split_rule(knobs),
+        **chain_options(out_BHD),
     )
+
+
+def _fetched_blocks(knobs: DecodeKnobs, block_size: int) -> int:
+    """Return the blocks of the smallest split, a power of two."""
+    return triton.next_power_of_2(triton.cdiv(knobs.base_tokens, block_size))
 
 
 def _split_rule(knobs: DecodeKnobs) -> dict[str, int]:

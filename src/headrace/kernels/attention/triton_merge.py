@@ -9,6 +9,8 @@ Shape letters:
 import triton
 import triton.language as tl
 
+from headrace.kernels.chain import let_next_begin, wait_for_before
+
 
 @triton.jit
 def split_size(
@@ -111,12 +113,18 @@ def merge_kernel(
     BASE_TOKENS: tl.constexpr,
     BASE_SPLITS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
-    """Merge the splits of one row and query head; rows of one split are already in ``out``."""
+    """Merge the splits of one row and query head; rows of one split are already in ``out``.
+
+    Reads the row's length before it waits.
+    """
+    let_next_begin(CHAINED)
     b = tl.program_id(0)
     h = tl.program_id(1)
     num_tokens = tl.load(seq_lens + b)
     num_splits = tl.cdiv(num_tokens, split_size(num_tokens, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS))
+    wait_for_before(CHAINED)
     if num_splits <= 1:
         return
     head = b.to(tl.int64) * stride_parts_b + (h // R) * stride_parts_g

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from headrace.kernels.attention.triton_merge import merge_parts, split_size
+from headrace.kernels.chain import fetch_ahead, let_next_begin, wait_for_before
 
 
 @triton.jit
@@ -130,6 +131,37 @@ def _fold_split(
     return out_RD, sum_R, max_R
 
 
+@triton.jit
+def _find_item(item, end_B, num_rows, G: tl.constexpr):
+    """Return an item's row, KV head and split; any valid row for an item that there is not."""
+    is_before_B = end_B <= item // G
+    b = tl.minimum(tl.sum(is_before_B.to(tl.int32), axis=0), num_rows - 1)
+    split = item // G - tl.max(tl.where(is_before_B, end_B, 0), axis=0)
+    return b, item % G, split
+
+
+@triton.jit
+def _fetch_split(
+    pool_head,
+    stride_kv,
+    table_row,
+    start,
+    stop,
+    S: tl.constexpr,
+    D: tl.constexpr,
+    BLOCKS: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
+    """Ask for the first BLOCKS blocks of a split; the last one of a split again instead of none."""
+    if start < stop:
+        i_BLOCKS = tl.minimum(start // S + tl.arange(0, BLOCKS), (stop - 1) // S)
+        block_BLOCKS = tl.load(table_row + i_BLOCKS).to(tl.int64)
+        keys = pool_head + block_BLOCKS * (S * D)
+        BLOCK_BYTES: tl.constexpr = S * D * pool_head.dtype.element_ty.primitive_bitwidth // 8
+        fetch_ahead(keys, BLOCK_BYTES, CHAINED)
+        fetch_ahead(keys + stride_kv, BLOCK_BYTES, CHAINED)
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def split_kernel(
     q,
@@ -169,12 +201,16 @@ def split_kernel(
     HAS_SCALES: tl.constexpr,
     MERGES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    FETCH_BLOCKS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """Fold every item that falls to this program; ``triton_decode`` says what it all means.
 
     Args named ``stride_*`` count elements, those of ``parts`` rows of D elements. FIRST_GROUP is
-    the place of a row's first merged group.
+    the place of a row's first merged group. Reads the rows' lengths and block
+    tables before it waits, and asks for FETCH_BLOCKS blocks of its first split.
     """
+    let_next_begin(CHAINED)
     b_B = tl.arange(0, B_PAD)
     num_tokens_B = tl.load(seq_lens + b_B, mask=b_B < num_rows, other=0)
     split_B = split_size(num_tokens_B, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
@@ -185,11 +221,24 @@ def split_kernel(
     r_R = tl.arange(0, R_PAD)
     d_D = tl.arange(0, D)
     is_head_R = r_R < R
-    for item in tl.range(tl.program_id(0), num_items, tl.num_programs(0), num_stages=1):
-        g = item % G
-        is_before_B = end_B <= item // G
-        b = tl.sum(is_before_B.to(tl.int32), axis=0)
-        split = item // G - tl.max(tl.where(is_before_B, end_B, 0), axis=0)
+    item = tl.program_id(0)
+    b, g, split = _find_item(item, end_B, num_rows, G)
+    if CHAINED and FETCH_BLOCKS > 0:
+        num_tokens = tl.load(seq_lens + b)
+        size = split_size(num_tokens, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
+        _fetch_split(
+            pool + g.to(tl.int64) * stride_pool_g,
+            stride_pool_kv,
+            table + b.to(tl.int64) * stride_table_b,
+            split * size,
+            tl.minimum(num_tokens, split * size + size),
+            S,
+            D,
+            FETCH_BLOCKS,
+            CHAINED,
+        )
+    wait_for_before(CHAINED)
+    while item < num_items:
         num_tokens = tl.load(seq_lens + b)
         size = split_size(num_tokens, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
         num_splits = tl.cdiv(num_tokens, size)
@@ -244,3 +293,5 @@ def split_kernel(
                     FAN_IN,
                     FIRST_GROUP,
                 )
+        item += tl.num_programs(0)
+        b, g, split = _find_item(item, end_B, num_rows, G)

@@ -15,7 +15,7 @@ NarrowLinear = Callable[[Tensor, Tensor], Tensor]
 
 # Weights of so few elements, as the gate's, gain with up to four rows; larger ones with one only.
 SMALL_WEIGHT = 1 << 20
-MAX_WEIGHT = 1 << 23
+MAX_WEIGHT = 1 << 24
 
 
 def _load_few_rows_triton() -> NarrowLinear:

@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headrace.kernels.chain import chain_options, let_next_begin, wait_for_before
 from headrace.kernels.gate.routing import Routing
 
 
@@ -26,11 +27,18 @@ def combine_kernel(
     H: tl.constexpr,
     BLOCK_H: tl.constexpr,
     K: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
-    """Sum a token's experts, add the stream, norm."""
+    """Sum a token's experts, add the stream, norm.
+
+    Reads the weight of the norm before it waits.
+    """
+    let_next_begin(CHAINED)
     token = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK_H)
     is_in = columns < H
+    norm = tl.load(norm_ptr + columns, mask=is_in, other=0.0).to(tl.float32)
+    wait_for_before(CHAINED)
     residual = tl.load(residual_ptr + token * H + columns, mask=is_in, other=0.0)
     total = tl.zeros([BLOCK_H], tl.float32)
     for place in tl.static_range(K):
@@ -46,8 +54,7 @@ def combine_kernel(
     tl.store(stream_ptr + token * H + columns, stream, mask=is_in)
     x = stream.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 0) / H + eps)
-    weight = tl.load(norm_ptr + columns, mask=is_in, other=0.0).to(tl.float32)
-    normed = (x * scale).to(dtype).to(tl.float32) * weight
+    normed = (x * scale).to(dtype).to(tl.float32) * norm
     tl.store(normed_ptr + token * H + columns, normed.to(dtype), mask=is_in)
 
 
@@ -72,5 +79,6 @@ def combine(
             BLOCK_H=triton.next_power_of_2(hidden),
             K=top_k,
             num_warps=8 if num_tokens < 1024 else 4,
+            **chain_options(out_PH),
         )
     return normed_TH, stream_TH

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headrace.kernels.chain import chain_options
 from headrace.kernels.gate.routing import Routing
 from headrace.kernels.moe.triton_decode_down import down_decode_kernel
 from headrace.kernels.moe.triton_decode_gate_up import gate_up_decode_kernel
@@ -29,6 +30,7 @@ class DecodeKnobs:
         stages_up: Steps in flight in the first kernel.
         stages_down: Steps in flight in the second.
         num_warps: Of both.
+        fetches: Ask for the second kernel's weights before the first has ended.
     """
 
     block_i: int = 64
@@ -39,6 +41,7 @@ class DecodeKnobs:
     stages_up: int = 3
     stages_down: int = 3
     num_warps: int = 4
+    fetches: bool = False
 
 
 def decode_knobs(num_tokens: int) -> DecodeKnobs:
@@ -49,6 +52,8 @@ def decode_knobs(num_tokens: int) -> DecodeKnobs:
     128 rows an expert has 8 on average, and a second pass over a weight that lies in L2 costs less
     than tiles of 32 that are mostly empty (318).
     """
+    if num_tokens <= 2:
+        return DecodeKnobs(fetches=True)
     if num_tokens <= 192:
         return DecodeKnobs()
     return DecodeKnobs(block_n=32, block_h=64, block_k=64, stages_up=5, stages_down=5)
@@ -92,6 +97,7 @@ def grouped_experts(
         "BLOCK_N": knobs.block_n,
         "PRECISION": "ieee" if x_TH.dtype is torch.float32 else "tf32",
         "num_warps": knobs.num_warps,
+        **chain_options(x_TH),
     }
     gate_up_decode_kernel[(-(-width // knobs.block_i), num_places)](
         x_TH,
@@ -112,6 +118,8 @@ def grouped_experts(
         BLOCK_M=knobs.block_m,
         BLOCK_I=knobs.block_k,
         NUM_STAGES=knobs.stages_down,
+        # Bulk requests come in multiples of 16 bytes.
+        FETCHES=knobs.fetches and width * down_EHI.element_size() % 16 == 0,
         **common,
     )
     return out_PH

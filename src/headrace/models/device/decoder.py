@@ -191,7 +191,7 @@ class DeviceDecoder:
         kernels: DeviceKernels,
     ) -> Tensor:
         return kernels.norm_rope_write(
-            F.linear(normed_TH, layer.qkv_NH),
+            kernels.qkv_linear(normed_TH, layer.qkv_NH),
             layer.q_norm_D,
             layer.k_norm_D,
             self.weights.rope,
