@@ -15,6 +15,7 @@ import triton
 from torch import Tensor
 
 from headrace.kernels.attention.decode_plan import (
+    FEW_ROWS,
     DecodeKnobs,
     DecodeScratch,
     decode_knobs,
@@ -195,7 +196,7 @@ def _launch_split(
         HAS_SCALES=k_scale_G is not None,
         MERGES=merges,
         NUM_STAGES=knobs.num_stages,
-        FETCH_BLOCKS=_fetched_blocks(knobs, pool_2GNSD.shape[3]) if merges else 0,
+        FETCH_BLOCKS=_fetched_blocks(knobs, pool_2GNSD.shape[3]) if batch <= FEW_ROWS else 0,
         num_warps=knobs.num_warps,
         maxnreg=knobs.max_registers,
         **_split_rule(knobs),
