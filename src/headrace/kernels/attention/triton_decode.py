@@ -23,7 +23,7 @@ from headrace.kernels.attention.decode_plan import (
 )
 from headrace.kernels.attention.triton_merge import merge_kernel
 from headrace.kernels.attention.triton_split import split_kernel
-from headrace.kernels.chain import chain_options
+from headrace.kernels.chain import launch
 
 # In the interpreter there are no processors; two make programs that take several items each.
 INTERPRETED_PROCESSORS = 2
@@ -168,7 +168,9 @@ def _launch_split(
     _, num_kv_heads, num_places, queries_per_kv, head_dim = scratch.parts_BGXRD.shape
     num_splits = num_places - (scratch.counters_BGC.shape[2] - 1)
     num_programs = _num_processors(q_BHD.device) * knobs.programs_per_processor
-    split_kernel[(min(num_programs, batch * num_kv_heads * num_splits),)](
+    launch(
+        split_kernel,
+        (min(num_programs, batch * num_kv_heads * num_splits),),
         *inputs,
         out_BHD,
         scratch.parts_BGXRD,
@@ -200,7 +202,6 @@ def _launch_split(
         num_warps=knobs.num_warps,
         maxnreg=knobs.max_registers,
         **_split_rule(knobs),
-        **chain_options(q_BHD),
     )
 
 
@@ -208,7 +209,9 @@ def _launch_merge(
     seq_lens_B: Tensor, out_BHD: Tensor, scratch: DecodeScratch, knobs: DecodeKnobs
 ) -> None:
     batch, num_heads, head_dim = out_BHD.shape
-    merge_kernel[(batch, num_heads)](
+    launch(
+        merge_kernel,
+        (batch, num_heads),
         scratch.parts_BGXRD,
         scratch.lses_BGXR,
         seq_lens_B,
@@ -222,7 +225,6 @@ def _launch_merge(
         C=16,
         num_warps=4,
         **_split_rule(knobs),
-        **chain_options(out_BHD),
     )
 
 

@@ -9,7 +9,7 @@ import torch
 import triton
 from torch import Tensor
 
-from headrace.kernels.chain import chain_options
+from headrace.kernels.chain import launch
 from headrace.kernels.gate.routing import Routing
 from headrace.kernels.gate.triton_few import route_few_kernel
 from headrace.kernels.gate.triton_group import group_kernel
@@ -28,8 +28,8 @@ def route(
     """Route as ``route_reference.route``.
 
     Cost:
-        Two kernels, or one. The second has every expert's program read all pair ids: E * P * 8 bytes from
-        L2, no more than some microseconds for a decode step and some tens for a long prompt.
+        Two kernels, or one. The second has every expert's program read all pair ids: E * P * 8
+        bytes from L2, no more than some microseconds for a decode step and some tens for a long prompt.
     """
     num_tokens, num_experts = logits_TE.shape
     num_pairs = num_tokens * top_k
@@ -57,7 +57,9 @@ def _launch_few(
     logits_TE: Tensor, routing: Routing, num_rows_1: Tensor | None, *, renormalize: bool
 ) -> None:
     (num_tokens, num_experts), top_k = logits_TE.shape, routing.ids_TK.shape[1]
-    route_few_kernel[(1,)](
+    launch(
+        route_few_kernel,
+        (1,),
         logits_TE,
         routing.weights_TK,
         routing.ids_TK,
@@ -75,7 +77,6 @@ def _launch_few(
         RENORMALIZE=renormalize,
         HAS_PADDING=num_rows_1 is not None,
         num_warps=triton.next_power_of_2(num_tokens),
-        **chain_options(logits_TE),
     )
 
 
@@ -83,7 +84,9 @@ def _launch_two(
     logits_TE: Tensor, routing: Routing, num_rows_1: Tensor | None, *, renormalize: bool
 ) -> None:
     (num_tokens, num_experts), num_pairs = logits_TE.shape, len(routing.order_P)
-    topk_kernel[(num_tokens,)](
+    launch(
+        topk_kernel,
+        (num_tokens,),
         logits_TE,
         routing.weights_TK,
         routing.ids_TK,
@@ -95,10 +98,11 @@ def _launch_two(
         RENORMALIZE=renormalize,
         HAS_PADDING=num_rows_1 is not None,
         num_warps=1,
-        **chain_options(logits_TE),
     )
     block = min(MAX_BLOCK_PAIRS, max(128, triton.next_power_of_2(num_pairs)))
-    group_kernel[(num_experts + 1,)](
+    launch(
+        group_kernel,
+        (num_experts + 1,),
         routing.ids_TK,
         routing.order_P,
         routing.starts_E1,
@@ -106,5 +110,4 @@ def _launch_two(
         E=num_experts,
         BLOCK_P=block,
         num_warps=max(1, min(8, block // 256)),
-        **chain_options(logits_TE),
     )

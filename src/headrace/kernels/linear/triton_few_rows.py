@@ -14,10 +14,10 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.kernels.chain import chain_options, let_next_begin, wait_for_before
+from headrace.kernels.chain import launch, let_next_begin, wait_for_before
 
 # Rows whose products all stay in registers.
-MAX_ROWS = 4
+MAX_ROWS = 8
 
 
 @triton.jit
@@ -92,7 +92,9 @@ def few_rows_linear(
     (num_rows, inner), columns = x_TK.shape, weight_NK.shape[0]
     knobs = knobs or few_rows_knobs(columns, inner)
     y_TN = x_TK.new_empty((num_rows, columns))
-    few_rows_kernel[(triton.cdiv(columns, knobs.block_n),)](
+    launch(
+        few_rows_kernel,
+        (triton.cdiv(columns, knobs.block_n),),
         x_TK,
         weight_NK,
         y_TN,
@@ -102,6 +104,5 @@ def few_rows_linear(
         BLOCK_N=knobs.block_n,
         BLOCK_K=triton.next_power_of_2(inner),
         num_warps=knobs.num_warps,
-        **chain_options(x_TK),
     )
     return y_TN

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from headrace.kernels.chain import chain_options
+from headrace.kernels.chain import launch
 from headrace.kernels.gate.routing import Routing
 from headrace.kernels.moe.triton_decode_down import down_decode_kernel
 from headrace.kernels.moe.triton_decode_gate_up import gate_up_decode_kernel
@@ -97,9 +97,10 @@ def grouped_experts(
         "BLOCK_N": knobs.block_n,
         "PRECISION": "ieee" if x_TH.dtype is torch.float32 else "tf32",
         "num_warps": knobs.num_warps,
-        **chain_options(x_TH),
     }
-    gate_up_decode_kernel[(-(-width // knobs.block_i), num_places)](
+    launch(
+        gate_up_decode_kernel,
+        (-(-width // knobs.block_i), num_places),
         x_TH,
         gate_up_EJH,
         act_PI,
@@ -110,7 +111,9 @@ def grouped_experts(
         NUM_STAGES=knobs.stages_up,
         **common,
     )
-    down_decode_kernel[(-(-hidden // knobs.block_m), num_places)](
+    launch(
+        down_decode_kernel,
+        (-(-hidden // knobs.block_m), num_places),
         act_PI,
         down_EHI,
         out_PH,

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.kernels.chain import chain_options, let_next_begin, wait_for_before
+from headrace.kernels.chain import launch, let_next_begin, wait_for_before
 
 
 @triton.jit
@@ -78,7 +78,9 @@ def _launch(
     if num_rows == 0:
         return
     block = triton.next_power_of_2(width)
-    norm_kernel[(num_rows,)](
+    launch(
+        norm_kernel,
+        (num_rows,),
         x_TH,
         residual_TH,
         weight_H,
@@ -89,5 +91,4 @@ def _launch(
         BLOCK_H=block,
         ADDS=adds,
         num_warps=max(1, min(16, block // 512)),
-        **chain_options(x_TH),
     )

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from headrace.kernels.chain import chain_options, let_next_begin, wait_for_before
+from headrace.kernels.chain import launch, let_next_begin, wait_for_before
 from headrace.kernels.rope import RopeTable
 
 
@@ -109,7 +109,9 @@ def norm_rope_write(
     num_heads = num_q_heads + 2 * num_kv_heads
     # Few rows: many small programs fill the device; many rows: fewer, larger ones.
     heads = 4 if num_rows <= 64 else 8
-    norm_rope_write_kernel[(num_rows, triton.cdiv(num_heads, heads))](
+    launch(
+        norm_rope_write_kernel,
+        (num_rows, triton.cdiv(num_heads, heads)),
         qkv_TX,
         q_norm_D,
         k_norm_D,
@@ -127,6 +129,5 @@ def norm_rope_write(
         HEADS=heads,
         D=head_dim,
         num_warps=1 if heads == 4 else 2,
-        **chain_options(qkv_TX),
     )
     return q_TQD

@@ -7,7 +7,7 @@ from headrace.kernels.linear.triton_few_rows import FewRowsKnobs, few_rows_knobs
 from tests.support.kernels_device import normal
 
 
-@pytest.mark.parametrize("num_rows", [1, 2, 4])
+@pytest.mark.parametrize("num_rows", [1, 2, 4, 8])
 @pytest.mark.parametrize(("columns", "width"), [(1, 16), (33, 100), (130, 640)])
 def test_the_product_is_the_librarys(num_rows: int, columns: int, width: int) -> None:
     x, weight = normal(num_rows, width), normal(columns, width, seed=1)
