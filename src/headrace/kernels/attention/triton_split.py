@@ -1,4 +1,4 @@
-"""Split-KV decode attention over a paged pool: folds splits, and merges a row's when all are done.
+"""Split-KV decode attention over a paged pool: folds splits, which another kernel merges.
 
 A fixed number of programs share the batch's **items**, one per split and KV head. Which program
 gets an item does not matter for its result.
@@ -7,73 +7,14 @@ Shape letters:
     B = rows of the batch, padded to a power of two     G = KV heads
     R = query heads of a KV head, padded for the matrix units         D = head dimension
     N = blocks of the pool   S = token slots of a block   K = tokens of a tile
-    X = places for parts, C = counters, as in ``decode_plan``
+    X = places for parts, as in ``decode_plan``
 """
 
 import triton
 import triton.language as tl
 
-from headrace.kernels.attention.triton_merge import merge_parts, split_size
-from headrace.kernels.chain import fetch_ahead, let_next_begin, wait_for_before
-
-
-@triton.jit
-def _arrive_last(counter, expected):
-    """Count this program's arrival; True for the last of ``expected``, which resets the counter.
-
-    What the programs before the last stored by then is visible to the last one's loads: the
-    barrier puts all threads' stores before this program's release, and whoever counts later
-    acquires it.
-    """
-    tl.debug_barrier()
-    is_last = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == expected - 1
-    if is_last:
-        # Nobody else counts here before the next launch, which then finds a zero.
-        tl.store(counter, 0)
-    return is_last
-
-
-@triton.jit
-def _merge_row(
-    parts,
-    lses,
-    counters,
-    out,
-    stride_out_h,
-    split,
-    num_splits,
-    R: tl.constexpr,
-    D: tl.constexpr,
-    FAN_IN: tl.constexpr,
-    FIRST_GROUP: tl.constexpr,
-):
-    """Merge what became mergeable by storing ``split``: nothing, its group, or the whole row."""
-    R_PAD: tl.constexpr = triton.next_power_of_2(R)
-    # 64 registers of a thread.
-    AT_ONCE: tl.constexpr = max(1, min(FAN_IN, 8192 // (R_PAD * D)))
-    r_R = tl.arange(0, R_PAD)
-    d_D = tl.arange(0, D)
-    is_head_R1 = (r_R < R)[:, None]
-    out_RD = out + r_R[:, None] * stride_out_h + d_D[None, :]
-    group = split // FAN_IN
-    num_groups = tl.cdiv(num_splits, FAN_IN)
-    in_group = tl.minimum(num_splits - group * FAN_IN, FAN_IN)
-    if _arrive_last(counters + 1 + group, in_group):
-        merged_RD, lse_R = merge_parts(
-            parts, lses, group * FAN_IN, in_group, r_R, d_D, R, D, FAN_IN, AT_ONCE
-        )
-        if num_groups == 1:
-            tl.store(out_RD, merged_RD.to(out.dtype.element_ty), mask=is_head_R1)
-        else:
-            place_R = (FIRST_GROUP + group) * R + r_R
-            place_RD = place_R[:, None] * D + d_D[None, :]
-            tl.store(parts + place_RD, merged_RD, mask=is_head_R1)
-            tl.store(lses + place_R, lse_R, mask=r_R < R)
-            if _arrive_last(counters, num_groups):
-                merged_RD, lse_R = merge_parts(
-                    parts, lses, FIRST_GROUP, num_groups, r_R, d_D, R, D, FAN_IN, AT_ONCE
-                )
-                tl.store(out_RD, merged_RD.to(out.dtype.element_ty), mask=is_head_R1)
+from headrace.kernels.attention.triton_merge import split_size
+from headrace.kernels.chain import let_next_begin, wait_for_before
 
 
 @triton.jit
@@ -140,28 +81,6 @@ def _find_item(item, end_B, num_rows, G: tl.constexpr):
     return b, item % G, split
 
 
-@triton.jit
-def _fetch_split(
-    pool_head,
-    stride_kv,
-    table_row,
-    start,
-    stop,
-    S: tl.constexpr,
-    D: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    CHAINED: tl.constexpr,
-):
-    """Ask for the first BLOCKS blocks of a split; the last one of a split again instead of none."""
-    if start < stop:
-        i_BLOCKS = tl.minimum(start // S + tl.arange(0, BLOCKS), (stop - 1) // S)
-        block_BLOCKS = tl.load(table_row + i_BLOCKS).to(tl.int64)
-        keys = pool_head + block_BLOCKS * (S * D)
-        BLOCK_BYTES: tl.constexpr = S * D * pool_head.dtype.element_ty.primitive_bitwidth // 8
-        fetch_ahead(keys, BLOCK_BYTES, CHAINED)
-        fetch_ahead(keys + stride_kv, BLOCK_BYTES, CHAINED)
-
-
 @triton.jit(do_not_specialize=["num_rows"])
 def split_kernel(
     q,
@@ -171,7 +90,6 @@ def split_kernel(
     out,
     parts,
     lses,
-    counters,
     k_scales,
     v_scales,
     scale_log2,
@@ -185,7 +103,6 @@ def split_kernel(
     stride_out_h,
     stride_parts_b,
     stride_parts_g,
-    stride_counters_g,
     G: tl.constexpr,
     R: tl.constexpr,
     R_PAD: tl.constexpr,
@@ -196,19 +113,14 @@ def split_kernel(
     BASE_TOKENS: tl.constexpr,
     BASE_SPLITS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
-    FAN_IN: tl.constexpr,
-    FIRST_GROUP: tl.constexpr,
     HAS_SCALES: tl.constexpr,
-    MERGES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
-    FETCH_BLOCKS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """Fold every item that falls to this program; ``triton_decode`` says what it all means.
 
-    Args named ``stride_*`` count elements, those of ``parts`` rows of D elements. FIRST_GROUP is
-    the place of a row's first merged group. Reads the rows' lengths and block
-    tables before it waits, and asks for FETCH_BLOCKS blocks of its first split.
+    Args named ``stride_*`` count elements, those of ``parts`` rows of D elements. Reads the rows'
+    lengths before it waits.
     """
     let_next_begin(CHAINED)
     b_B = tl.arange(0, B_PAD)
@@ -223,20 +135,6 @@ def split_kernel(
     is_head_R = r_R < R
     item = tl.program_id(0)
     b, g, split = _find_item(item, end_B, num_rows, G)
-    if CHAINED and FETCH_BLOCKS > 0:
-        num_tokens = tl.load(seq_lens + b)
-        size = split_size(num_tokens, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
-        _fetch_split(
-            pool + g.to(tl.int64) * stride_pool_g,
-            stride_pool_kv,
-            table + b.to(tl.int64) * stride_table_b,
-            split * size,
-            tl.minimum(num_tokens, split * size + size),
-            S,
-            D,
-            FETCH_BLOCKS,
-            CHAINED,
-        )
     wait_for_before(CHAINED)
     while item < num_items:
         num_tokens = tl.load(seq_lens + b)
@@ -279,19 +177,5 @@ def split_kernel(
                 row_parts + place_R[:, None] * D + d_D[None, :], out_RD, mask=is_head_R[:, None]
             )
             tl.store(row_lses + place_R, max_R + tl.log2(sum_R), mask=is_head_R)
-            if MERGES:
-                _merge_row(
-                    row_parts,
-                    row_lses,
-                    counters + (b * G + g) * stride_counters_g,
-                    out + row * stride_out_b + g * R * stride_out_h,
-                    stride_out_h,
-                    split,
-                    num_splits,
-                    R,
-                    D,
-                    FAN_IN,
-                    FIRST_GROUP,
-                )
         item += tl.num_programs(0)
         b, g, split = _find_item(item, end_B, num_rows, G)

@@ -29,7 +29,7 @@ def route(
 
     Cost:
         Two kernels, or one. The second has every expert's program read all pair ids: E * P * 8
-        bytes from L2, no more than some microseconds for a decode step and some tens for a long prompt.
+        bytes from L2, some microseconds for a decode step and some tens for a long prompt.
     """
     num_tokens, num_experts = logits_TE.shape
     num_pairs = num_tokens * top_k

@@ -13,7 +13,7 @@ from headrace.kernels.attention.decode_plan import (
 )
 
 KNOBS = DecodeKnobs()
-SMALL = DecodeKnobs(tile_tokens=16, base_tokens=32, base_splits=4, max_splits=16, fan_in=4)
+SMALL = DecodeKnobs(tile_tokens=16, base_tokens=32, base_splits=4, max_splits=16)
 
 
 def _num_splits(num_tokens: int, knobs: DecodeKnobs) -> int:
@@ -40,14 +40,12 @@ def test_the_most_splits_of_a_bounded_row_are_exact(max_tokens: int) -> None:
     assert most_splits(max_tokens, SMALL) == expected
 
 
-def test_scratch_has_places_for_splits_and_then_for_groups() -> None:
+def test_scratch_has_a_place_for_every_split() -> None:
     scratch = make_decode_scratch(
         3, 1024, num_kv_heads=2, queries_per_kv=5, head_dim=64, knobs=SMALL, device="cpu"
     )
-    assert scratch.parts_BGXRD.shape == (3, 2, 16 + 4, 5, 64)
-    assert scratch.lses_BGXR.shape == (3, 2, 16 + 4, 5)
-    assert scratch.counters_BGC.shape == (3, 2, 1 + 4)
-    assert not scratch.counters_BGC.any()
+    assert scratch.parts_BGXRD.shape == (3, 2, 16, 5, 64)
+    assert scratch.lses_BGXR.shape == (3, 2, 16, 5)
 
 
 def test_a_tile_keeps_its_bytes_whatever_the_head() -> None:
@@ -63,7 +61,6 @@ def test_a_tile_keeps_its_bytes_whatever_the_head() -> None:
     [
         ({"base_tokens": 100}, "base_tokens must be a multiple"),
         ({"base_splits": 128}, "base_splits must be at most"),
-        ({"max_splits": 128}, "max_splits must be a multiple of fan_in"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
