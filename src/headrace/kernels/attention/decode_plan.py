@@ -29,9 +29,8 @@ class DecodeKnobs:
 
     Attributes:
         tile_tokens: Tokens of one step of a program; a power of two, at least 16.
-        base_tokens: Tokens of a split of a short row; a multiple of ``tile_tokens``.
-        base_splits: Splits of that size that a row may have; a longer row takes twice the size.
-        max_splits: Splits that any row may have: the size doubles as often as that needs.
+        base_tokens: Fewest tokens of a split; a multiple of ``tile_tokens``.
+        max_splits: Splits that a row may have: those of a longer row are larger.
         programs_per_processor: Programs launched on each streaming multiprocessor.
         num_warps: Of a program.
         num_stages: Depth of the pipeline of tile loads.
@@ -39,7 +38,6 @@ class DecodeKnobs:
 
     tile_tokens: int = 64
     base_tokens: int = 256
-    base_splits: int = 16
     max_splits: int = 64
     programs_per_processor: int = 3
     num_warps: int = 4
@@ -62,18 +60,19 @@ class DecodeKnobs:
                 f"base_tokens must be a multiple of tile_tokens={self.tile_tokens}, "
                 f"got {self.base_tokens}"
             )
-        if self.base_splits > self.max_splits:
-            raise ValueError(
-                f"base_splits must be at most max_splits={self.max_splits}, got {self.base_splits}"
-            )
 
 
 # Rows of a step up to which short splits pay: larger batches fill the device without them.
-FEW_ROWS, SOME_ROWS = 8, 24
+FEW_ROWS, SOME_ROWS, MANY_ROWS = 8, 24, 64
 
 
 def decode_knobs(
-    *, num_kv_heads: int, head_dim: int, kv_bytes: int, num_rows: int = 1
+    *,
+    num_kv_heads: int,
+    head_dim: int,
+    kv_bytes: int,
+    queries_per_kv: int = 8,
+    num_rows: int = 1,
 ) -> DecodeKnobs:
     """Choose launch settings by what is fixed for a padded size of an engine.
 
@@ -81,48 +80,50 @@ def decode_knobs(
         num_kv_heads: G of one rank.
         head_dim: D.
         kv_bytes: Bytes of an element of the pool.
+        queries_per_kv: R.
         num_rows: Rows of the step, padding included: settings, and with them the last bits of a
             result, may differ between padded sizes, never within one.
-
-    Returns:
-        The settings. Measured on an H200, 1000 tokens a row, 32/4 heads (us): 128 rows 119, 98 and
-        76 with splits of 256, 512 and 1024. A row of two splits costs 128 rows a merge of 19, hence
-        2048.
     """
     tile_tokens = max(16, min(128, TILE_BYTES // (head_dim * max(kv_bytes, 2))))
     if num_rows <= FEW_ROWS:
-        # A split is a tile, which is on its way in advance, until a row has too many.
+        # A split is a tile, which is on its way in advance, until that makes too many.
         return DecodeKnobs(
-            base_tokens=max(64, tile_tokens), tile_tokens=tile_tokens, base_splits=64, num_stages=3
+            base_tokens=max(64, tile_tokens),
+            tile_tokens=tile_tokens,
+            max_splits=_few_splits(num_rows * num_kv_heads),
+            num_stages=5,
+        )
+    if num_rows >= MANY_ROWS and queries_per_kv <= 8 and kv_bytes > 1:
+        return DecodeKnobs(
+            base_tokens=4096, tile_tokens=tile_tokens, programs_per_processor=4, num_stages=3
         )
     return DecodeKnobs(
-        base_tokens=512 if num_rows <= SOME_ROWS else 2048,
+        base_tokens=512 if num_rows <= SOME_ROWS else 2048 if num_rows < MANY_ROWS else 4096,
         tile_tokens=tile_tokens,
-        # One KV head a rank leaves few programs for a small batch.
-        base_splits=16 if num_kv_heads > 1 else 32,
+        programs_per_processor=3 if num_rows < MANY_ROWS else 2,
         # Triton 3.6 spends every other stage on the block table. This leaves two tiles of 16-bit
         # keys and values under way, four of 8-bit ones: 64 KiB, of which three fit a processor.
         num_stages=5 if kv_bytes > 1 else 9,
     )
 
 
+def _few_splits(num_heads: int) -> int:
+    """Return the splits of a row so that all its rows and KV heads fill a device twice."""
+    splits = 64
+    while splits > 4 and splits * num_heads > 256:
+        splits //= 2
+    return splits
+
+
 def split_tokens(num_tokens: int, knobs: DecodeKnobs) -> int:
     """Return the split size of a row of ``num_tokens`` tokens; the kernels compute the same."""
-    size = knobs.base_tokens
-    if num_tokens > size * knobs.base_splits:
-        size *= 2
-    while num_tokens > size * knobs.max_splits:
-        size *= 2
-    return size
+    tiles = -(-num_tokens // (knobs.max_splits * knobs.tile_tokens))
+    return max(knobs.base_tokens, tiles * knobs.tile_tokens)
 
 
 def most_splits(max_tokens: int, knobs: DecodeKnobs) -> int:
     """Return the largest number of splits of a row of at most ``max_tokens`` tokens."""
-    lengths = [max_tokens, min(max_tokens, knobs.base_tokens * knobs.base_splits)]
-    # Just before a doubling a row has max_splits of them.
-    if max_tokens > 2 * knobs.base_tokens * knobs.max_splits:
-        return knobs.max_splits
-    return max(1, *(-(-length // split_tokens(length, knobs)) for length in lengths))
+    return max(1, min(knobs.max_splits, -(-max_tokens // knobs.base_tokens)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -136,6 +136,7 @@ def _attend(
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             kv_bytes=pool_2GNSD.element_size(),
+            queries_per_kv=q_BHD.shape[1] // num_kv_heads,
             num_rows=batch,
         )
     if scratch is None:
@@ -261,6 +262,7 @@ def _launch_merge(
         R=scratch.lses_BGXR.shape[3],
         D=head_dim,
         C=min(MAX_MERGED, triton.next_power_of_2(scratch.lses_BGXR.shape[2])),
+        TILE_TOKENS=knobs.tile_tokens,
         num_warps=4,
         **_split_rule(knobs),
     )
@@ -269,7 +271,6 @@ def _launch_merge(
 def _split_rule(knobs: DecodeKnobs) -> dict[str, int]:
     return {
         "BASE_TOKENS": knobs.base_tokens,
-        "BASE_SPLITS": knobs.base_splits,
         "MAX_SPLITS": knobs.max_splits,
     }
 

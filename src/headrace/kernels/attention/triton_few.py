@@ -74,7 +74,6 @@ def few_rows_split_kernel(
     S: tl.constexpr,
     K: tl.constexpr,
     BASE_TOKENS: tl.constexpr,
-    BASE_SPLITS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
     HAS_SCALES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
@@ -90,7 +89,7 @@ def few_rows_split_kernel(
     g = tl.program_id(1)
     row = tl.program_id(2).to(tl.int64)
     num_tokens = tl.load(seq_lens + row)
-    size = split_size(num_tokens, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
+    size = split_size(num_tokens, BASE_TOKENS, K, MAX_SPLITS)
     num_splits = tl.cdiv(num_tokens, size)
     start = split * size
     stop = tl.minimum(num_tokens, start + size)

@@ -14,17 +14,11 @@ from headrace.kernels.chain import let_next_begin, wait_for_before
 
 @triton.jit
 def split_size(
-    num_tokens,
-    BASE_TOKENS: tl.constexpr,
-    BASE_SPLITS: tl.constexpr,
-    MAX_SPLITS: tl.constexpr,
+    num_tokens, BASE_TOKENS: tl.constexpr, TILE_TOKENS: tl.constexpr, MAX_SPLITS: tl.constexpr
 ):
     """Return the tokens of a split, as ``decode_plan.split_tokens``, element by element."""
-    size = tl.where(num_tokens > BASE_TOKENS * BASE_SPLITS, 2 * BASE_TOKENS, BASE_TOKENS)
-    # Ten doublings reach 33 million tokens with the default settings.
-    for _ in tl.static_range(10):
-        size = tl.where(num_tokens > size * MAX_SPLITS, 2 * size, size)
-    return size
+    tiles = tl.cdiv(num_tokens, MAX_SPLITS * TILE_TOKENS)
+    return tl.maximum(tiles * TILE_TOKENS, BASE_TOKENS)
 
 
 @triton.jit
@@ -41,7 +35,7 @@ def merge_kernel(
     D: tl.constexpr,
     C: tl.constexpr,
     BASE_TOKENS: tl.constexpr,
-    BASE_SPLITS: tl.constexpr,
+    TILE_TOKENS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
@@ -53,7 +47,7 @@ def merge_kernel(
     b = tl.program_id(0)
     h = tl.program_id(1)
     num_tokens = tl.load(seq_lens + b)
-    num_splits = tl.cdiv(num_tokens, split_size(num_tokens, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS))
+    num_splits = tl.cdiv(num_tokens, split_size(num_tokens, BASE_TOKENS, TILE_TOKENS, MAX_SPLITS))
     wait_for_before(CHAINED)
     if num_splits <= 1:
         return

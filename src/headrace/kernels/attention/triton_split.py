@@ -111,7 +111,6 @@ def split_kernel(
     B_PAD: tl.constexpr,
     K: tl.constexpr,
     BASE_TOKENS: tl.constexpr,
-    BASE_SPLITS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
     HAS_SCALES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
@@ -125,7 +124,7 @@ def split_kernel(
     let_next_begin(CHAINED)
     b_B = tl.arange(0, B_PAD)
     num_tokens_B = tl.load(seq_lens + b_B, mask=b_B < num_rows, other=0)
-    split_B = split_size(num_tokens_B, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
+    split_B = split_size(num_tokens_B, BASE_TOKENS, K, MAX_SPLITS)
     # A padding row has one empty split, which writes its zeros.
     num_splits_B = tl.where(b_B < num_rows, tl.maximum(tl.cdiv(num_tokens_B, split_B), 1), 0)
     end_B = tl.cumsum(num_splits_B, axis=0)
@@ -138,7 +137,7 @@ def split_kernel(
     wait_for_before(CHAINED)
     while item < num_items:
         num_tokens = tl.load(seq_lens + b)
-        size = split_size(num_tokens, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
+        size = split_size(num_tokens, BASE_TOKENS, K, MAX_SPLITS)
         num_splits = tl.cdiv(num_tokens, size)
         row = b.to(tl.int64)
         h_R = g * R + r_R

@@ -44,10 +44,17 @@ def few_rows_kernel(
         other=0.0,
     )
     wait_for_before(CHAINED)
-    for row in tl.static_range(T):
-        x = tl.load(x_ptr + row * K + width, mask=is_wide, other=0.0).to(tl.float32)
-        y = tl.sum(w.to(tl.float32) * x[None, :], 1)
-        tl.store(y_ptr + row * N + columns, y.to(y_ptr.dtype.element_ty), mask=columns < N)
+    if BLOCK_N == 1:
+        # All rows together: a loop over them would wait for each.
+        rows = tl.arange(0, T)
+        x = tl.load(x_ptr + rows[:, None] * K + width[None, :], mask=is_wide[None, :], other=0.0)
+        y = tl.sum(x.to(tl.float32) * w.to(tl.float32), 1)
+        tl.store(y_ptr + rows * N + tl.program_id(0), y.to(y_ptr.dtype.element_ty))
+    else:
+        for row in tl.static_range(T):
+            x = tl.load(x_ptr + row * K + width, mask=is_wide, other=0.0).to(tl.float32)
+            y = tl.sum(w.to(tl.float32) * x[None, :], 1)
+            tl.store(y_ptr + row * N + columns, y.to(y_ptr.dtype.element_ty), mask=columns < N)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from tests.support.attention_shapes import (
 
 # Small enough that a few hundred tokens reach every level: 32-token splits up to 128 tokens, then
 # 64, then 128 from 1,025 on.
-KNOBS = DecodeKnobs(tile_tokens=16, base_tokens=32, base_splits=4, max_splits=16)
+KNOBS = DecodeKnobs(tile_tokens=16, base_tokens=32, max_splits=8)
 # None, one, a block and one past it, a split and one past it, several.
 LENGTHS = (0, 1, 16, 17, 32, 33, 128, 129, 300)
 VARIANTS = (

@@ -7,7 +7,7 @@ from headrace.kernels.attention.decode_plan import DecodeKnobs
 from headrace.kernels.attention.triton_decode import paged_decode_attention_few_rows
 from tests.support.attention_shapes import Heads, attend_exactly, make_cache, make_queries
 
-KNOBS = DecodeKnobs(tile_tokens=16, base_tokens=32, base_splits=4, max_splits=16)
+KNOBS = DecodeKnobs(tile_tokens=16, base_tokens=32, max_splits=8)
 
 
 @pytest.mark.parametrize("length", [1, 16, 17, 32, 33, 48, 49, 200])

@@ -12,17 +12,17 @@ KNOBS = DecodeKnobs()
 
 
 @triton.jit
-def _sizes(lengths, sizes, BASE: tl.constexpr, SPLITS: tl.constexpr, MOST: tl.constexpr):
+def _sizes(lengths, sizes, BASE: tl.constexpr, TILE: tl.constexpr, MOST: tl.constexpr):
     i = tl.arange(0, 16)
-    tl.store(sizes + i, split_size(tl.load(lengths + i), BASE, SPLITS, MOST))
+    tl.store(sizes + i, split_size(tl.load(lengths + i), BASE, TILE, MOST))
 
 
 def test_device_and_host_cut_alike() -> None:
-    edges = (0, 1, 256, 4095, 4096, 4097, 8192, 32767, 32768, 32769, 65536, 65537)
+    edges = (0, 1, 256, 4096, 16383, 16384, 16385, 20480, 20481, 32769, 65536, 65537)
     lengths = torch.tensor([*edges, 131072, 262145, 1 << 20, 1 << 22], dtype=torch.int32)
     sizes = torch.zeros_like(lengths)
     _sizes[(1,)](
-        lengths, sizes, BASE=KNOBS.base_tokens, SPLITS=KNOBS.base_splits, MOST=KNOBS.max_splits
+        lengths, sizes, BASE=KNOBS.base_tokens, TILE=KNOBS.tile_tokens, MOST=KNOBS.max_splits
     )
     assert sizes.tolist() == [split_tokens(length, KNOBS) for length in lengths.tolist()]
 
@@ -41,7 +41,7 @@ def test_parts_merge_by_their_weights(num_splits: int, at_once: int) -> None:
     out_RD = torch.zeros(3, 16)
     merge_kernel[(1, 3)](
         parts_XRD, lses_XR, torch.tensor([32 * num_splits - 5], dtype=torch.int32), out_RD,
-        48, 48, 48, 16, R=3, D=16, C=at_once, BASE_TOKENS=32, BASE_SPLITS=16, MAX_SPLITS=16,
+        48, 48, 48, 16, R=3, D=16, C=at_once, BASE_TOKENS=32, TILE_TOKENS=16, MAX_SPLITS=16,
         CHAINED=False,
     )  # fmt: skip
     torch.testing.assert_close(out_RD.double(), expected_RD, rtol=1e-5, atol=1e-6)

@@ -9,7 +9,7 @@ from headrace.kernels.attention.decode_plan import DecodeKnobs, make_decode_scra
 from headrace.kernels.attention.triton_decode import paged_decode_attention
 from tests.support.attention_shapes import Heads, PagedCache, make_cache, make_queries
 
-KNOBS = DecodeKnobs(tile_tokens=16, base_tokens=32, base_splits=4, max_splits=16)
+KNOBS = DecodeKnobs(tile_tokens=16, base_tokens=32, max_splits=8)
 # Padding, one split, a group of four, two groups, sixteen splits.
 LENGTHS = (0, 20, 128, 129, 512)
 
