@@ -13,7 +13,7 @@ from headrace.kernels.catalogue import Family, Site, Variant, accept_all, needs_
 
 NarrowLinear = Callable[[Tensor, Tensor], Tensor]
 
-# Weights of so few elements, as the gate's, gain with up to eight rows; larger ones with one only.
+# Weights of so few elements, as the gate's, gain with up to eight rows; larger ones with two.
 SMALL_WEIGHT = 1 << 20
 MAX_WEIGHT = 1 << 24
 
@@ -33,7 +33,7 @@ def _load_reference() -> NarrowLinear:
 def decline_few_rows(site: Site) -> str | None:
     """Say why the kernel for few rows cannot, or should not, run at a site."""
     rows, elements = site.sizes.get("num_tokens", 0), site.sizes.get("weight_elements", 0)
-    most = 8 if elements <= SMALL_WEIGHT else 1
+    most = 8 if elements <= SMALL_WEIGHT else 2
     if rows not in (1, 2, 4, 8) or rows > most or elements > MAX_WEIGHT:
         return f"is for {most} rows or fewer of a narrow weight, this is {rows} of {elements}"
     return needs_triton(site)

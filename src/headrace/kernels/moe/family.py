@@ -11,8 +11,8 @@ from headrace.kernels.catalogue import Family, Site, Variant, accept_all, needs_
 GroupedExperts = Callable[..., Tensor]
 Combine = Callable[..., tuple[Tensor, Tensor]]
 
-# Up to here hardly two tokens share an expert.
-MAX_PAIR_TOKENS = 2
+# Up to here few tokens share an expert.
+MAX_PAIR_TOKENS = 4
 # A program of the kernels for single pairs holds whole rows of a weight.
 MAX_PAIR_WIDTH = 8192
 

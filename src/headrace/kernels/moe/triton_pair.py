@@ -1,4 +1,4 @@
-"""Grouped experts for one or two tokens in Triton: every pair for itself, without matrix units.
+"""Grouped experts for very few tokens in Triton: every pair for itself, without matrix units.
 
 With so few pairs hardly two meet at an expert. What counts is that all loads are under way at once:
 a program holds a few rows of a weight in registers, and no pipeline has to fill and drain.
@@ -29,7 +29,7 @@ class PairKnobs:
         num_warps: Of a program.
     """
 
-    held: int = 8192
+    held: int = 4096
     num_warps: int = 4
 
 
