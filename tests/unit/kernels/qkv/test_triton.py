@@ -28,3 +28,17 @@ def test_queries_and_cache_are_the_references(
     tolerance = {"rtol": 2e-3, "atol": 2e-3} if dtype is torch.float16 else {}
     torch.testing.assert_close(*results, **tolerance)
     torch.testing.assert_close(*pools, **tolerance)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # the interpreter computes with NaN
+@pytest.mark.parametrize("positions", [torch.int32, torch.int64])
+def test_padding_writes_nothing_whatever_it_holds(positions: torch.dtype) -> None:
+    qkv, rope, weights = normal(3, 4 * 8), small_rope(8), [normal(8, seed=s) for s in (1, 2)]
+    places = torch.tensor([63, 0, 0], dtype=positions), torch.tensor([5, -1, -1])
+    clean, garbage = (torch.full((2, 1, 4, 4, 8), 7.0) for _ in range(2))
+    triton.norm_rope_write(qkv, *weights, rope, *places, clean, num_q_heads=2, eps=1e-6)
+    qkv[1:] = torch.nan
+    q = triton.norm_rope_write(qkv, *weights, rope, *places, garbage, num_q_heads=2, eps=1e-6)
+    assert torch.equal(garbage, clean)
+    assert (clean != 7.0).sum() == 2 * 8
+    assert q[0].isfinite().all()
