@@ -67,7 +67,7 @@ def run_experts(
     top_k = routing.ids_TK.shape[1]
     ids_P = routing.ids_TK.flatten()
     out_PH = torch.zeros((len(ids_P), x_TH.shape[1]), dtype=dtype, device=x_TH.device)
-    for expert in ids_P[ids_P >= 0].unique().tolist():
+    for expert in torch.unique(ids_P[ids_P >= 0]).tolist():
         pairs_R = (ids_P == expert).nonzero().flatten()
         gate, up = F.linear(x_TH[pairs_R // top_k].to(dtype), gate_up_EJH[expert].to(dtype)).chunk(
             2, dim=-1
