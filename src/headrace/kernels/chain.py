@@ -4,8 +4,9 @@ CUDA calls it programmatic dependent launch. A step of few rows is a row of shor
 costs is the ramp of each; a chained kernel is resident, and has its weights under way, when its
 predecessor's results arrive. Three rules keep it right:
 
-* Until ``wait_for_before`` returns, a kernel reads only what no chained kernel writes (weights,
-  block tables, lengths, older KV) and writes nothing. Its docstring names what it reads so early.
+* Until ``wait_for_before`` returns, a kernel writes nothing, and reads only what was there before
+  the last kernel that was launched plainly: weights, block tables, lengths, older KV. Its
+  docstring names what it reads so early.
 * Every program of it waits before it leaves, so that a kernel which has ended proves that all
   before it have.
 * ``let_next_begin`` is a hint and says nothing about memory.
