@@ -34,8 +34,6 @@ class DecodeKnobs:
         programs_per_processor: Programs launched on each streaming multiprocessor.
         num_warps: Of a program.
         num_stages: Depth of the pipeline of tile loads.
-        fetched_tokens: Tokens after its first tile that a program of the kernel for few rows asks
-            for in advance; a power of two.
     """
 
     tile_tokens: int = 64
@@ -44,7 +42,6 @@ class DecodeKnobs:
     programs_per_processor: int = 3
     num_warps: int = 4
     num_stages: int = 5
-    fetched_tokens: int = 0
 
     @property
     def max_registers(self) -> int:
@@ -95,7 +92,6 @@ def decode_knobs(
             tile_tokens=tile_tokens,
             max_splits=_few_splits(num_rows * num_kv_heads),
             num_stages=3 if num_rows <= 2 else 7,
-            fetched_tokens=256,
         )
     if num_rows >= MANY_ROWS and queries_per_kv <= 8 and kv_bytes > 1:
         return DecodeKnobs(

@@ -207,7 +207,6 @@ def _launch_few_rows_split(
         *kv_scales,
         scale * math.log2(math.e),
         *_strides(inputs, out_BHD, scratch),
-        FETCH_BLOCKS=knobs.fetched_tokens // inputs[1].shape[3],
         num_warps=knobs.num_warps,
         **_sizes(inputs, kv_scales, scratch, knobs),
     )

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 
 from headrace.kernels.attention.triton_merge import split_size
-from headrace.kernels.chain import fetch_ahead, let_next_begin, wait_for_before
+from headrace.kernels.chain import let_next_begin, wait_for_before
 
 
 @triton.jit
@@ -29,28 +29,6 @@ def _places(table_row, first, stop, S: tl.constexpr, K: tl.constexpr):
         block_K = tl.load(table_row + (first + i_K) // S, mask=first + i_K < stop, other=0)
         slot_K = block_K.to(tl.int64) * S + i_K % S
     return slot_K
-
-
-@triton.jit
-def _fetch_blocks(
-    pool_head,
-    stride_kv,
-    table_row,
-    start,
-    stop,
-    S: tl.constexpr,
-    D: tl.constexpr,
-    BLOCKS: tl.constexpr,
-    CHAINED: tl.constexpr,
-):
-    """Ask for up to BLOCKS blocks from token ``start`` on; the last one again instead of none."""
-    if start < stop:
-        i_BLOCKS = tl.minimum(start // S + tl.arange(0, BLOCKS), (stop - 1) // S)
-        block_BLOCKS = tl.load(table_row + i_BLOCKS).to(tl.int64)
-        keys = pool_head + block_BLOCKS * (S * D)
-        BLOCK_BYTES: tl.constexpr = S * D * pool_head.dtype.element_ty.primitive_bitwidth // 8
-        fetch_ahead(keys, BLOCK_BYTES, CHAINED)
-        fetch_ahead(keys + stride_kv, BLOCK_BYTES, CHAINED)
 
 
 @triton.jit
@@ -99,14 +77,12 @@ def few_rows_split_kernel(
     MAX_SPLITS: tl.constexpr,
     HAS_SCALES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
-    FETCH_BLOCKS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """Fold one split of one row and KV head: grid (splits, KV heads, rows).
 
     Args named ``stride_*`` count elements, those of ``parts`` rows of D elements. Reads lengths,
-    block tables and all KV but the newest token's before it waits, and asks for FETCH_BLOCKS more
-    blocks.
+    block tables and all KV but the newest token's before it waits.
     """
     let_next_begin(CHAINED)
     split = tl.program_id(0)
@@ -134,10 +110,6 @@ def few_rows_split_kernel(
     newest_block = tl.load(table_row + tl.maximum(newest, 0) // S, mask=newest >= 0, other=0)
     newest_D = pool_head + (newest_block.to(tl.int64) * S + tl.maximum(newest, 0) % S) * D + d_D
     is_there_D = d_D < tl.where(newest >= 0, D, 0)
-    if FETCH_BLOCKS > 0:
-        _fetch_blocks(
-            pool_head, stride_pool_kv, table_row, start + K, stop, S, D, FETCH_BLOCKS, CHAINED
-        )
     wait_for_before(CHAINED)
     # A row of padding has one empty split, which writes its zeros.
     if split >= tl.maximum(num_splits, 1):
@@ -164,10 +136,10 @@ def few_rows_split_kernel(
         is_token_K = first + i_K < stop
         place_KD = pool_head + _places(table_row, first, stop, S, K)[:, None] * D + d_D[None, :]
         k_KD = tl.load(place_KD, mask=is_token_K[:, None], other=0.0).to(q_RD.dtype)
-        v_KD = tl.load(place_KD + stride_pool_kv, mask=is_token_K[:, None], other=0.0)
-        out_RD, sum_R, max_R = _fold_tile(
-            q_RD, k_KD, v_KD.to(q_RD.dtype), is_token_K, out_RD, sum_R, max_R, scale
+        v_KD = tl.load(place_KD + stride_pool_kv, mask=is_token_K[:, None], other=0.0).to(
+            q_RD.dtype
         )
+        out_RD, sum_R, max_R = _fold_tile(q_RD, k_KD, v_KD, is_token_K, out_RD, sum_R, max_R, scale)
     out_RD *= (1.0 / tl.where(sum_R > 0.0, sum_R, 1.0))[:, None]
     if HAS_SCALES:
         out_RD *= tl.load(v_scales + g)

@@ -70,11 +70,17 @@ class FewRowsKnobs:
     num_warps: int = 4
 
 
-def few_rows_knobs(num_columns: int, inner: int) -> FewRowsKnobs:
-    """Choose settings: a program a column for narrow weights, else as many as registers hold."""
+def few_rows_knobs(num_columns: int, inner: int, num_rows: int = 1) -> FewRowsKnobs:
+    """Choose settings: a program a column for narrow weights, else as many as registers hold.
+
+    Measured on an H200 in decode steps of 48 layers, 5120 columns of width 2048: one row 2382 us a
+    step with 8 columns in 8 warps, 2470 with 4 in 4; two rows 3695 and 3618.
+    """
     if num_columns <= 512:
         return FewRowsKnobs(block_n=1)
-    return FewRowsKnobs(block_n=4 if inner <= 2048 else 2)
+    if inner > 2048:
+        return FewRowsKnobs(block_n=2)
+    return FewRowsKnobs(block_n=8, num_warps=8) if num_rows == 1 else FewRowsKnobs(block_n=4)
 
 
 def few_rows_linear(
@@ -97,7 +103,7 @@ def few_rows_linear(
         Memory bound: reads the weight once.
     """
     (num_rows, inner), columns = x_TK.shape, weight_NK.shape[0]
-    knobs = knobs or few_rows_knobs(columns, inner)
+    knobs = knobs or few_rows_knobs(columns, inner, num_rows)
     y_TN = x_TK.new_empty((num_rows, columns))
     launch(
         few_rows_kernel,
