@@ -65,14 +65,17 @@ def split_rows_kernel(
 class SplitRowsKnobs:
     """Launch settings.
 
+    Measured on an H200 in decode steps of 8 rows and 48 layers (us a step): 7658, 7694 with tiles of
+    64 x 256 in 4 warps, 7809 with 64 x 512 in 8, 8173 with the library's products.
+
     Attributes:
         block_n: Columns of a program; a power of two.
         block_k: Inner width of a split; a power of two.
         num_warps: Of a program.
     """
 
-    block_n: int = 64
-    block_k: int = 512
+    block_n: int = 128
+    block_k: int = 256
     num_warps: int = 8
 
 
