@@ -65,8 +65,8 @@ def split_rows_kernel(
 class SplitRowsKnobs:
     """Launch settings.
 
-    Measured on an H200 in decode steps of 8 rows and 48 layers (us a step): 7658, 7694 with tiles of
-    64 x 256 in 4 warps, 7809 with 64 x 512 in 8, 8173 with the library's products.
+    Measured on an H200 in decode steps of 8 rows and 48 layers (us a step): 7658, 7694 with tiles
+    of 64 x 256 in 4 warps, 7809 with 64 x 512 in 8, 8173 with the library's products.
 
     Attributes:
         block_n: Columns of a program; a power of two.
