@@ -46,20 +46,6 @@ def let_next_begin(CHAINED: tl.constexpr):
         gdc_launch_dependents()
 
 
-@triton.jit
-def fetch_ahead(pointers, num_bytes, CHAINED: tl.constexpr):
-    """Ask for ``num_bytes`` behind each pointer to be brought into L2; multiples of 16, aligned."""
-    if CHAINED:
-        tl.inline_asm_elementwise(
-            "{ cp.async.bulk.prefetch.L2.global [$1], $2; mov.u32 $0, 0; }",
-            "=r,l,r",
-            [pointers.to(tl.int64), num_bytes],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-
-
 def launch(kernel: Any, grid: tuple[int, ...], *args: object, **named: object) -> None:
     """Launch a kernel that has a ``CHAINED`` parameter, chained where the device can.
 

@@ -4,14 +4,13 @@ import torch
 import triton
 import triton.language as tl
 
-from headrace.kernels.chain import fetch_ahead, launch, let_next_begin, wait_for_before
+from headrace.kernels.chain import launch, let_next_begin, wait_for_before
 
 
 @triton.jit
 def _double(x_ptr, y_ptr, N: tl.constexpr, CHAINED: tl.constexpr):
     let_next_begin(CHAINED)
     places = tl.arange(0, N)
-    fetch_ahead(x_ptr + places, 16, CHAINED)
     wait_for_before(CHAINED)
     tl.store(y_ptr + places, 2 * tl.load(x_ptr + places))
 

@@ -30,7 +30,6 @@ class DecodeKnobs:
         stages_up: Steps in flight in the first kernel.
         stages_down: Steps in flight in the second.
         num_warps: Of both.
-        fetches: Ask for the second kernel's weights before the first has ended.
     """
 
     block_i: int = 64
@@ -41,7 +40,6 @@ class DecodeKnobs:
     stages_up: int = 3
     stages_down: int = 3
     num_warps: int = 4
-    fetches: bool = False
 
 
 def decode_knobs(num_tokens: int) -> DecodeKnobs:
@@ -52,8 +50,6 @@ def decode_knobs(num_tokens: int) -> DecodeKnobs:
     128 rows an expert has 8 on average, and a second pass over a weight that lies in L2 costs less
     than tiles of 32 that are mostly empty (318).
     """
-    if num_tokens <= 2:
-        return DecodeKnobs(fetches=True)
     if num_tokens <= 192:
         return DecodeKnobs()
     return DecodeKnobs(block_n=32, block_h=64, block_k=64, stages_up=5, stages_down=5)
@@ -90,14 +86,9 @@ def grouped_experts(
     knobs = knobs or decode_knobs(num_tokens)
     num_places = min(num_pairs, num_experts)
     tables = (routing.ids_TK, routing.order_P, routing.starts_E1)
-    common = {
-        "H": hidden,
-        "I": width,
-        "BY_PAIR": num_pairs < num_experts,
-        "BLOCK_N": knobs.block_n,
-        "PRECISION": "ieee" if x_TH.dtype is torch.float32 else "tf32",
-        "num_warps": knobs.num_warps,
-    }
+    by_pair, precision = num_pairs < num_experts, "ieee" if x_TH.dtype is torch.float32 else "tf32"
+    common = {"H": hidden, "I": width, "BY_PAIR": by_pair, "PRECISION": precision}
+    common |= {"BLOCK_N": knobs.block_n, "num_warps": knobs.num_warps}
     launch(
         gate_up_decode_kernel,
         (-(-width // knobs.block_i), num_places),
@@ -121,8 +112,6 @@ def grouped_experts(
         BLOCK_M=knobs.block_m,
         BLOCK_I=knobs.block_k,
         NUM_STAGES=knobs.stages_down,
-        # Bulk requests come in multiples of 16 bytes.
-        FETCHES=knobs.fetches and width * down_EHI.element_size() % 16 == 0,
         **common,
     )
     return out_PH

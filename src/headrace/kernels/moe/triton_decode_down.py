@@ -8,7 +8,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from headrace.kernels.chain import fetch_ahead, let_next_begin, wait_for_before
+from headrace.kernels.chain import let_next_begin, wait_for_before
 
 
 @triton.jit
@@ -27,13 +27,12 @@ def down_decode_kernel(
     BLOCK_I: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
-    FETCHES: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
     """Write ``out[pair, columns]`` of one expert's pairs; the grid is as in gate and up.
 
     Reads the routing before it waits: the kernel of gate and up, which must be the one before,
-    lets it begin only when that is there. With FETCHES it asks for its weights too.
+    lets it begin only when that is there.
     """
     let_next_begin(CHAINED)
     tile = tl.program_id(0)
@@ -52,10 +51,6 @@ def down_decode_kernel(
     is_idle = start == stop
     if BY_PAIR:
         is_idle = (expert < 0) | (start != place)
-    if FETCHES:  # noqa: SIM102
-        if not is_idle:
-            ELEMENT_BYTES: tl.constexpr = weight_ptr.dtype.element_ty.primitive_bitwidth // 8
-            fetch_ahead(weights + tl.minimum(rows, H - 1) * I, I * ELEMENT_BYTES, CHAINED)
     wait_for_before(CHAINED)
     if is_idle:
         return
