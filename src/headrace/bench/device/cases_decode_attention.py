@@ -70,12 +70,18 @@ def make_case(shape: DecodeShape) -> Case:
 def _build(shape: DecodeShape, draws: Draws) -> Inputs:
     num_blocks = shape.num_rows * shape.blocks_per_row
     q_BHD = draws.normal(shape.num_rows, shape.num_heads, shape.head_dim)
+    queries_per_kv = shape.num_heads // shape.num_kv_heads
     heads = {"num_kv_heads": shape.num_kv_heads, "head_dim": shape.head_dim}
     scratch = make_decode_scratch(
         shape.num_rows,
         shape.blocks_per_row * shape.block_size,
-        queries_per_kv=shape.num_heads // shape.num_kv_heads,
-        knobs=decode_knobs(**heads, kv_bytes=q_BHD.element_size(), num_rows=shape.num_rows),
+        queries_per_kv=queries_per_kv,
+        knobs=decode_knobs(
+            **heads,
+            queries_per_kv=queries_per_kv,
+            kv_bytes=q_BHD.element_size(),
+            num_rows=shape.num_rows,
+        ),
         device=draws.device,
         **heads,
     )

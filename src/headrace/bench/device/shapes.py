@@ -47,6 +47,7 @@ class ModelShape:
             "head_dim": self.head_dim,
             "queries_per_kv": self.num_heads // self.num_kv_heads,
             "query_width": self.query_width,
+            "qkv_width": self.query_width + 2 * self.num_kv_heads * self.head_dim,
             "block_size": block_size,
             "hidden": self.hidden,
             "num_experts": self.num_experts,

@@ -131,6 +131,7 @@ class DeviceBackend:
             num_kv_heads=config.num_kv_heads,
             head_dim=config.head_dim,
             kv_bytes=self._pools[0].element_size(),
+            queries_per_kv=config.num_heads // config.num_kv_heads,
             num_rows=num_rows,
         )
         return make_decode_scratch(

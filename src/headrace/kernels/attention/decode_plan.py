@@ -2,13 +2,11 @@
 
 A **split** is a run of consecutive tokens of one row that one program folds. Its size is a function
 of the row's own length alone, so that a row's result does not depend on the batch beside it, and it
-is worked out on the device, so that one CUDA graph serves every length. A row of more than
-``fan_in`` splits is merged in two levels: ``fan_in`` neighbouring splits at a time, then those.
+is worked out on the device, so that one CUDA graph serves every length.
 
 Shape letters:
     B = rows of the batch   G = KV heads   R = query heads of a KV head   D = head dimension
-    X = places for parts: the splits of the longest row, then its groups of ``fan_in`` splits
-    C = counters of a row and head: of its groups, and of each group's splits
+    X = places for parts: the splits of the longest row
 """
 
 from __future__ import annotations
@@ -31,10 +29,8 @@ class DecodeKnobs:
 
     Attributes:
         tile_tokens: Tokens of one step of a program; a power of two, at least 16.
-        base_tokens: Tokens of a split of a short row; a multiple of ``tile_tokens``.
-        base_splits: Splits of that size that a row may have; a longer row takes twice the size.
-        max_splits: Splits that any row may have: the size doubles as often as that needs.
-        fan_in: Parts merged at a time; ``fan_in ** 2 >= max_splits``.
+        base_tokens: Fewest tokens of a split; a multiple of ``tile_tokens``.
+        max_splits: Splits that a row may have: those of a longer row are larger.
         programs_per_processor: Programs launched on each streaming multiprocessor.
         num_warps: Of a program.
         num_stages: Depth of the pipeline of tile loads.
@@ -42,9 +38,7 @@ class DecodeKnobs:
 
     tile_tokens: int = 64
     base_tokens: int = 256
-    base_splits: int = 16
     max_splits: int = 64
-    fan_in: int = 8
     programs_per_processor: int = 3
     num_warps: int = 4
     num_stages: int = 5
@@ -66,23 +60,19 @@ class DecodeKnobs:
                 f"base_tokens must be a multiple of tile_tokens={self.tile_tokens}, "
                 f"got {self.base_tokens}"
             )
-        if self.base_splits > self.max_splits:
-            raise ValueError(
-                f"base_splits must be at most max_splits={self.max_splits}, got {self.base_splits}"
-            )
-        if self.fan_in**2 < self.max_splits or self.max_splits % self.fan_in:
-            raise ValueError(
-                f"max_splits must be a multiple of fan_in={self.fan_in} and at most its square, "
-                f"got {self.max_splits}"
-            )
 
 
 # Rows of a step up to which short splits pay: larger batches fill the device without them.
-FEW_ROWS, SOME_ROWS = 8, 24
+FEW_ROWS, SOME_ROWS, MANY_ROWS = 8, 24, 64
 
 
 def decode_knobs(
-    *, num_kv_heads: int, head_dim: int, kv_bytes: int, num_rows: int = 1
+    *,
+    num_kv_heads: int,
+    head_dim: int,
+    kv_bytes: int,
+    queries_per_kv: int = 8,
+    num_rows: int = 1,
 ) -> DecodeKnobs:
     """Choose launch settings by what is fixed for a padded size of an engine.
 
@@ -90,43 +80,50 @@ def decode_knobs(
         num_kv_heads: G of one rank.
         head_dim: D.
         kv_bytes: Bytes of an element of the pool.
+        queries_per_kv: R.
         num_rows: Rows of the step, padding included: settings, and with them the last bits of a
             result, may differ between padded sizes, never within one.
-
-    Returns:
-        The settings. One KV head a rank leaves few programs for a small batch, so its rows are
-        cut into small splits twice as long. Measured on an H200, 1000 tokens a row, 32/4 heads
-        (us): 128 rows 119, 98 and 76 with splits of 256, 512 and 1024; 8 rows 13 with 256. A row
-        of two splits costs 128 rows a merge of 19, hence 2048.
     """
-    base_tokens = 256 if num_rows <= FEW_ROWS else 512 if num_rows <= SOME_ROWS else 2048
+    tile_tokens = max(16, min(128, TILE_BYTES // (head_dim * max(kv_bytes, 2))))
+    if num_rows <= FEW_ROWS:
+        # A split is a tile, which is on its way in advance, until that makes too many.
+        return DecodeKnobs(
+            base_tokens=max(64, tile_tokens),
+            tile_tokens=tile_tokens,
+            max_splits=_few_splits(num_rows * num_kv_heads),
+            num_stages=3 if num_rows <= 2 else 7,
+        )
+    if num_rows >= MANY_ROWS and queries_per_kv <= 8 and kv_bytes > 1:
+        return DecodeKnobs(
+            base_tokens=4096, tile_tokens=tile_tokens, programs_per_processor=4, num_stages=3
+        )
     return DecodeKnobs(
-        base_tokens=base_tokens,
-        tile_tokens=max(16, min(128, TILE_BYTES // (head_dim * max(kv_bytes, 2)))),
-        base_splits=16 if num_kv_heads > 1 else 32,
+        base_tokens=512 if num_rows <= SOME_ROWS else 2048 if num_rows < MANY_ROWS else 4096,
+        tile_tokens=tile_tokens,
+        programs_per_processor=3 if num_rows < MANY_ROWS else 2,
         # Triton 3.6 spends every other stage on the block table. This leaves two tiles of 16-bit
         # keys and values under way, four of 8-bit ones: 64 KiB, of which three fit a processor.
         num_stages=5 if kv_bytes > 1 else 9,
     )
 
 
+def _few_splits(num_heads: int) -> int:
+    """Return the splits of a row so that all its rows and KV heads fill a device twice."""
+    splits = 64
+    while splits > 4 and splits * num_heads > 256:
+        splits //= 2
+    return splits
+
+
 def split_tokens(num_tokens: int, knobs: DecodeKnobs) -> int:
     """Return the split size of a row of ``num_tokens`` tokens; the kernels compute the same."""
-    size = knobs.base_tokens
-    if num_tokens > size * knobs.base_splits:
-        size *= 2
-    while num_tokens > size * knobs.max_splits:
-        size *= 2
-    return size
+    tiles = -(-num_tokens // (knobs.max_splits * knobs.tile_tokens))
+    return max(knobs.base_tokens, tiles * knobs.tile_tokens)
 
 
 def most_splits(max_tokens: int, knobs: DecodeKnobs) -> int:
     """Return the largest number of splits of a row of at most ``max_tokens`` tokens."""
-    lengths = [max_tokens, min(max_tokens, knobs.base_tokens * knobs.base_splits)]
-    # Just before a doubling a row has max_splits of them.
-    if max_tokens > 2 * knobs.base_tokens * knobs.max_splits:
-        return knobs.max_splits
-    return max(1, *(-(-length // split_tokens(length, knobs)) for length in lengths))
+    return max(1, min(knobs.max_splits, -(-max_tokens // knobs.base_tokens)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,14 +131,12 @@ class DecodeScratch:
     """Buffers of the decode kernels, used by one launch at a time and reusable at once after it.
 
     Attributes:
-        parts_BGXRD: fp32 outputs of splits and of merged groups, each divided by its own sum.
+        parts_BGXRD: fp32 outputs of splits, each divided by its own sum.
         lses_BGXR: fp32 base-2 logarithms of those sums, maxima included.
-        counters_BGC: int32, zero between launches: every launch leaves it as it found it.
     """
 
     parts_BGXRD: Tensor
     lses_BGXR: Tensor
-    counters_BGC: Tensor
 
 
 def make_decode_scratch(
@@ -166,15 +161,11 @@ def make_decode_scratch(
         device: Where.
 
     Cost:
-        X * G * R * (D + 1) * 4 bytes a row, where X is at most ``max_splits`` times
-        ``1 + 1 / fan_in``; the launch touches only what its rows' lengths need.
+        X * G * R * (D + 1) * 4 bytes a row, X being at most ``max_splits``; the launch touches only
+        what its rows' lengths need.
     """
-    num_splits = most_splits(max_tokens, knobs)
-    num_groups = -(-num_splits // knobs.fan_in)
-    rows = (max_batch, num_kv_heads)
-    lses = (*rows, num_splits + num_groups, queries_per_kv)
+    lses = (max_batch, num_kv_heads, most_splits(max_tokens, knobs), queries_per_kv)
     return DecodeScratch(
         parts_BGXRD=torch.empty((*lses, head_dim), dtype=torch.float32, device=device),
         lses_BGXR=torch.empty(lses, dtype=torch.float32, device=device),
-        counters_BGC=torch.zeros((*rows, 1 + num_groups), dtype=torch.int32, device=device),
     )

@@ -18,9 +18,8 @@ DTYPES = (*HALF_DTYPES, "float32")
 EIGHT_BIT = "float8_e4m3fn"
 # A program holds all query heads of a KV head; more would leave the registers.
 MAX_QUERIES_PER_KV = 64
-# Up to here a program that merges what others left beats a second launch.
-MAX_MERGING_ROWS = 8
-MAX_MERGING_QUERIES = 8
+# Up to here a step waits for one thing after another rather than for bandwidth.
+MAX_FEW_ROWS = 8
 
 
 def _load_decode_triton() -> PagedAttention:
@@ -29,10 +28,10 @@ def _load_decode_triton() -> PagedAttention:
     return paged_decode_attention
 
 
-def _load_decode_two_kernels_triton() -> PagedAttention:
-    from headrace.kernels.attention.triton_decode import paged_decode_attention_two_kernels
+def _load_decode_few_rows_triton() -> PagedAttention:
+    from headrace.kernels.attention.triton_decode import paged_decode_attention_few_rows
 
-    return paged_decode_attention_two_kernels
+    return paged_decode_attention_few_rows
 
 
 def _load_decode_reference() -> PagedAttention:
@@ -89,18 +88,11 @@ def decline_decode_triton(site: Site) -> str | None:
     return decline_pool(site) or needs_triton(site) or decline_sizes(site)
 
 
-def decline_decode_one_kernel(site: Site) -> str | None:
-    """Say why the kernel that merges by itself cannot, or should not, run at a site.
-
-    Measured on an H200 (us): 4 x 8192 tokens with 16 query heads a KV head, 66 where two kernels
-    take 25; 8 x 1000 with 8, 13.1 where they take 13.8.
-    """
-    rows, queries = site.sizes.get("num_tokens", 0), site.sizes.get("queries_per_kv") or 1
-    if rows > MAX_MERGING_ROWS or queries > MAX_MERGING_QUERIES:
-        return (
-            f"pays up to {MAX_MERGING_ROWS} rows of {MAX_MERGING_QUERIES} query heads a KV head, "
-            f"these are {rows} of {queries}"
-        )
+def decline_decode_few_rows(site: Site) -> str | None:
+    """Say why the kernel for few rows cannot, or should not, run at a site."""
+    rows = site.sizes.get("num_tokens", 0)
+    if rows > MAX_FEW_ROWS:
+        return f"pays up to {MAX_FEW_ROWS} rows, these are {rows}"
     return decline_decode_triton(site)
 
 
@@ -138,12 +130,12 @@ DECODE_ATTENTION: Family[PagedAttention] = Family(
     name="decode_attention",
     summary="one new token of each sequence against its whole paged history",
     variants=(
-        Variant(name="triton", load=_load_decode_triton, decline=decline_decode_one_kernel),
         Variant(
-            name="two_kernels_triton",
-            load=_load_decode_two_kernels_triton,
-            decline=decline_decode_triton,
+            name="few_rows_triton",
+            load=_load_decode_few_rows_triton,
+            decline=decline_decode_few_rows,
         ),
+        Variant(name="triton", load=_load_decode_triton, decline=decline_decode_triton),
         Variant(name="reference", load=_load_decode_reference, decline=accept_all),
     ),
 )

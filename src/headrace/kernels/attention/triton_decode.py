@@ -1,4 +1,4 @@
-"""Paged decode attention in Triton: the launches, with the merge in the same kernel or after it.
+"""Paged decode attention in Triton: the launches, of splits and of the merge.
 
 Shape letters:
     B = rows of the batch   H = query heads   G = KV heads   R = H / G   D = head dimension
@@ -20,8 +20,13 @@ from headrace.kernels.attention.decode_plan import (
     decode_knobs,
     make_decode_scratch,
 )
+from headrace.kernels.attention.triton_few import few_rows_split_kernel
 from headrace.kernels.attention.triton_merge import merge_kernel
 from headrace.kernels.attention.triton_split import split_kernel
+from headrace.kernels.chain import launch
+
+# Parts that a program of the merge holds at a time.
+MAX_MERGED = 64
 
 # In the interpreter there are no processors; two make programs that take several items each.
 INTERPRETED_PROCESSORS = 2
@@ -40,10 +45,9 @@ def paged_decode_attention(
     out_BHD: Tensor | None = None,
     knobs: DecodeKnobs | None = None,
 ) -> Tensor:
-    """Attend as ``decode_reference.paged_decode_attention``, in one launch.
+    """Attend as ``decode_reference.paged_decode_attention``, with two kernels.
 
-    The last program of a row and KV head to finish merges its splits, in their order; which
-    program that is does not matter for the result.
+    The first has a fixed number of programs, which share the splits of all rows.
 
     Args:
         q_BHD: See the reference, as for all arguments up to ``out_BHD``.
@@ -65,7 +69,7 @@ def paged_decode_attention(
         before they meet the values. The order of all sums follows from the row's own length.
 
     Cost:
-        One kernel. Safe to capture in a CUDA graph when ``scratch`` and ``out_BHD`` are given.
+        Memory bound. Safe to capture in a CUDA graph when ``scratch`` and ``out_BHD`` are given.
 
     Source:
         Split KV after Flash-Decoding (arXiv 2311.01282 describes it); online softmax after
@@ -78,11 +82,11 @@ def paged_decode_attention(
         scratch=scratch,
         out_BHD=out_BHD,
         knobs=knobs,
-        merges=True,
+        few_rows=False,
     )
 
 
-def paged_decode_attention_two_kernels(
+def paged_decode_attention_few_rows(
     q_BHD: Tensor,
     pool_2GNSD: Tensor,
     block_table_BP: Tensor,
@@ -95,10 +99,10 @@ def paged_decode_attention_two_kernels(
     out_BHD: Tensor | None = None,
     knobs: DecodeKnobs | None = None,
 ) -> Tensor:
-    """Attend as ``paged_decode_attention``, with the merge in a second launch.
+    """Attend as ``paged_decode_attention``, with a program for every split that there may be.
 
-    Arguments and result are the same; the scratch's counters stay unused. The merge has a program
-    for every query head and takes all splits in one level, so that its last bits may differ.
+    Arguments and result are the same. A program's first tile is on its way before the kernel in
+    front has ended, which reads well for few rows and would waste registers for many.
     """
     return _attend(
         (q_BHD, pool_2GNSD, block_table_BP, seq_lens_B),
@@ -107,7 +111,7 @@ def paged_decode_attention_two_kernels(
         scratch=scratch,
         out_BHD=out_BHD,
         knobs=knobs,
-        merges=False,
+        few_rows=True,
     )
 
 
@@ -119,7 +123,7 @@ def _attend(
     scratch: DecodeScratch | None,
     out_BHD: Tensor | None,
     knobs: DecodeKnobs | None,
-    merges: bool,
+    few_rows: bool,
 ) -> Tensor:
     q_BHD, pool_2GNSD, block_table_BP, seq_lens_B = inputs
     batch = q_BHD.shape[0]
@@ -132,6 +136,7 @@ def _attend(
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
             kv_bytes=pool_2GNSD.element_size(),
+            queries_per_kv=q_BHD.shape[1] // num_kv_heads,
             num_rows=batch,
         )
     if scratch is None:
@@ -144,8 +149,9 @@ def _attend(
             knobs=knobs,
             device=q_BHD.device,
         )
-    _launch_split(inputs, kv_scales, out_BHD, scratch, knobs, scale=scale, merges=merges)
-    if not merges and scratch.parts_BGXRD.shape[2] > 1:
+    launch_split = _launch_few_rows_split if few_rows else _launch_split
+    launch_split(inputs, kv_scales, out_BHD, scratch, knobs, scale=scale)
+    if scratch.parts_BGXRD.shape[2] > 1:
         _launch_merge(seq_lens_B, out_BHD, scratch, knobs)
     return out_BHD
 
@@ -158,53 +164,93 @@ def _launch_split(
     knobs: DecodeKnobs,
     *,
     scale: float,
-    merges: bool,
 ) -> None:
-    q_BHD, pool_2GNSD, block_table_BP, _ = inputs
-    k_scale_G, v_scale_G = kv_scales
-    batch = q_BHD.shape[0]
-    _, num_kv_heads, num_places, queries_per_kv, head_dim = scratch.parts_BGXRD.shape
-    num_splits = num_places - (scratch.counters_BGC.shape[2] - 1)
-    num_programs = _num_processors(q_BHD.device) * knobs.programs_per_processor
-    split_kernel[(min(num_programs, batch * num_kv_heads * num_splits),)](
+    batch = out_BHD.shape[0]
+    _, num_kv_heads, num_splits, _, _ = scratch.parts_BGXRD.shape
+    num_programs = _num_processors(out_BHD.device) * knobs.programs_per_processor
+    launch(
+        split_kernel,
+        (min(num_programs, batch * num_kv_heads * num_splits),),
         *inputs,
         out_BHD,
         scratch.parts_BGXRD,
         scratch.lses_BGXR,
-        scratch.counters_BGC,
-        k_scale_G,
-        v_scale_G,
+        *kv_scales,
         scale * math.log2(math.e),
         batch,
+        *_strides(inputs, out_BHD, scratch),
+        G=num_kv_heads,
+        B_PAD=max(32, triton.next_power_of_2(batch)),
+        num_warps=knobs.num_warps,
+        maxnreg=knobs.max_registers,
+        **_sizes(inputs, kv_scales, scratch, knobs),
+    )
+
+
+def _launch_few_rows_split(
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    kv_scales: tuple[Tensor | None, Tensor | None],
+    out_BHD: Tensor,
+    scratch: DecodeScratch,
+    knobs: DecodeKnobs,
+    *,
+    scale: float,
+) -> None:
+    _, num_kv_heads, num_splits, _, _ = scratch.parts_BGXRD.shape
+    launch(
+        few_rows_split_kernel,
+        (num_splits, num_kv_heads, out_BHD.shape[0]),
+        *inputs,
+        out_BHD,
+        scratch.parts_BGXRD,
+        scratch.lses_BGXR,
+        *kv_scales,
+        scale * math.log2(math.e),
+        *_strides(inputs, out_BHD, scratch),
+        num_warps=knobs.num_warps,
+        **_sizes(inputs, kv_scales, scratch, knobs),
+    )
+
+
+def _strides(
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor], out_BHD: Tensor, scratch: DecodeScratch
+) -> tuple[int, ...]:
+    q_BHD, pool_2GNSD, block_table_BP, _ = inputs
+    return (
         *q_BHD.stride()[:2],
         *pool_2GNSD.stride()[:2],
         block_table_BP.stride(0),
         *out_BHD.stride()[:2],
         *scratch.lses_BGXR.stride()[:2],
-        scratch.counters_BGC.stride(1),
-        G=num_kv_heads,
-        R=queries_per_kv,
-        R_PAD=max(16, triton.next_power_of_2(queries_per_kv)),
-        D=head_dim,
-        S=pool_2GNSD.shape[3],
-        B_PAD=max(32, triton.next_power_of_2(batch)),
-        K=knobs.tile_tokens,
-        FAN_IN=knobs.fan_in,
-        FIRST_GROUP=num_splits,
-        HAS_SCALES=k_scale_G is not None,
-        MERGES=merges,
-        NUM_STAGES=knobs.num_stages,
-        num_warps=knobs.num_warps,
-        maxnreg=knobs.max_registers,
-        **_split_rule(knobs),
     )
+
+
+def _sizes(
+    inputs: tuple[Tensor, Tensor, Tensor, Tensor],
+    kv_scales: tuple[Tensor | None, Tensor | None],
+    scratch: DecodeScratch,
+    knobs: DecodeKnobs,
+) -> dict[str, int | bool]:
+    queries_per_kv, head_dim = scratch.parts_BGXRD.shape[3:]
+    return {
+        "R": queries_per_kv,
+        "R_PAD": max(16, triton.next_power_of_2(queries_per_kv)),
+        "D": head_dim,
+        "S": inputs[1].shape[3],
+        "K": knobs.tile_tokens,
+        "HAS_SCALES": kv_scales[0] is not None,
+        "NUM_STAGES": knobs.num_stages,
+        **_split_rule(knobs),
+    }
 
 
 def _launch_merge(
     seq_lens_B: Tensor, out_BHD: Tensor, scratch: DecodeScratch, knobs: DecodeKnobs
 ) -> None:
     batch, num_heads, head_dim = out_BHD.shape
-    merge_kernel[(batch, num_heads)](
+    launch(
+        merge_kernel,
+        (batch, num_heads),
         scratch.parts_BGXRD,
         scratch.lses_BGXR,
         seq_lens_B,
@@ -215,7 +261,8 @@ def _launch_merge(
         out_BHD.stride(1),
         R=scratch.lses_BGXR.shape[3],
         D=head_dim,
-        C=16,
+        C=min(MAX_MERGED, triton.next_power_of_2(scratch.lses_BGXR.shape[2])),
+        TILE_TOKENS=knobs.tile_tokens,
         num_warps=4,
         **_split_rule(knobs),
     )
@@ -224,7 +271,6 @@ def _launch_merge(
 def _split_rule(knobs: DecodeKnobs) -> dict[str, int]:
     return {
         "BASE_TOKENS": knobs.base_tokens,
-        "BASE_SPLITS": knobs.base_splits,
         "MAX_SPLITS": knobs.max_splits,
     }
 

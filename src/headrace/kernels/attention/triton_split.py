@@ -1,4 +1,4 @@
-"""Split-KV decode attention over a paged pool: folds splits, and merges a row's when all are done.
+"""Split-KV decode attention over a paged pool: folds splits, which another kernel merges.
 
 A fixed number of programs share the batch's **items**, one per split and KV head. Which program
 gets an item does not matter for its result.
@@ -7,72 +7,14 @@ Shape letters:
     B = rows of the batch, padded to a power of two     G = KV heads
     R = query heads of a KV head, padded for the matrix units         D = head dimension
     N = blocks of the pool   S = token slots of a block   K = tokens of a tile
-    X = places for parts, C = counters, as in ``decode_plan``
+    X = places for parts, as in ``decode_plan``
 """
 
 import triton
 import triton.language as tl
 
-from headrace.kernels.attention.triton_merge import merge_parts, split_size
-
-
-@triton.jit
-def _arrive_last(counter, expected):
-    """Count this program's arrival; True for the last of ``expected``, which resets the counter.
-
-    What the programs before the last stored by then is visible to the last one's loads: the
-    barrier puts all threads' stores before this program's release, and whoever counts later
-    acquires it.
-    """
-    tl.debug_barrier()
-    is_last = tl.atomic_add(counter, 1, sem="acq_rel", scope="gpu") == expected - 1
-    if is_last:
-        # Nobody else counts here before the next launch, which then finds a zero.
-        tl.store(counter, 0)
-    return is_last
-
-
-@triton.jit
-def _merge_row(
-    parts,
-    lses,
-    counters,
-    out,
-    stride_out_h,
-    split,
-    num_splits,
-    R: tl.constexpr,
-    D: tl.constexpr,
-    FAN_IN: tl.constexpr,
-    FIRST_GROUP: tl.constexpr,
-):
-    """Merge what became mergeable by storing ``split``: nothing, its group, or the whole row."""
-    R_PAD: tl.constexpr = triton.next_power_of_2(R)
-    # 64 registers of a thread.
-    AT_ONCE: tl.constexpr = max(1, min(FAN_IN, 8192 // (R_PAD * D)))
-    r_R = tl.arange(0, R_PAD)
-    d_D = tl.arange(0, D)
-    is_head_R1 = (r_R < R)[:, None]
-    out_RD = out + r_R[:, None] * stride_out_h + d_D[None, :]
-    group = split // FAN_IN
-    num_groups = tl.cdiv(num_splits, FAN_IN)
-    in_group = tl.minimum(num_splits - group * FAN_IN, FAN_IN)
-    if _arrive_last(counters + 1 + group, in_group):
-        merged_RD, lse_R = merge_parts(
-            parts, lses, group * FAN_IN, in_group, r_R, d_D, R, D, FAN_IN, AT_ONCE
-        )
-        if num_groups == 1:
-            tl.store(out_RD, merged_RD.to(out.dtype.element_ty), mask=is_head_R1)
-        else:
-            place_R = (FIRST_GROUP + group) * R + r_R
-            place_RD = place_R[:, None] * D + d_D[None, :]
-            tl.store(parts + place_RD, merged_RD, mask=is_head_R1)
-            tl.store(lses + place_R, lse_R, mask=r_R < R)
-            if _arrive_last(counters, num_groups):
-                merged_RD, lse_R = merge_parts(
-                    parts, lses, FIRST_GROUP, num_groups, r_R, d_D, R, D, FAN_IN, AT_ONCE
-                )
-                tl.store(out_RD, merged_RD.to(out.dtype.element_ty), mask=is_head_R1)
+from headrace.kernels.attention.triton_merge import split_size
+from headrace.kernels.chain import let_next_begin, wait_for_before
 
 
 @triton.jit
@@ -130,6 +72,15 @@ def _fold_split(
     return out_RD, sum_R, max_R
 
 
+@triton.jit
+def _find_item(item, end_B, num_rows, G: tl.constexpr):
+    """Return an item's row, KV head and split; any valid row for an item that there is not."""
+    is_before_B = end_B <= item // G
+    b = tl.minimum(tl.sum(is_before_B.to(tl.int32), axis=0), num_rows - 1)
+    split = item // G - tl.max(tl.where(is_before_B, end_B, 0), axis=0)
+    return b, item % G, split
+
+
 @triton.jit(do_not_specialize=["num_rows"])
 def split_kernel(
     q,
@@ -139,7 +90,6 @@ def split_kernel(
     out,
     parts,
     lses,
-    counters,
     k_scales,
     v_scales,
     scale_log2,
@@ -153,7 +103,6 @@ def split_kernel(
     stride_out_h,
     stride_parts_b,
     stride_parts_g,
-    stride_counters_g,
     G: tl.constexpr,
     R: tl.constexpr,
     R_PAD: tl.constexpr,
@@ -162,22 +111,20 @@ def split_kernel(
     B_PAD: tl.constexpr,
     K: tl.constexpr,
     BASE_TOKENS: tl.constexpr,
-    BASE_SPLITS: tl.constexpr,
     MAX_SPLITS: tl.constexpr,
-    FAN_IN: tl.constexpr,
-    FIRST_GROUP: tl.constexpr,
     HAS_SCALES: tl.constexpr,
-    MERGES: tl.constexpr,
     NUM_STAGES: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """Fold every item that falls to this program; ``triton_decode`` says what it all means.
 
-    Args named ``stride_*`` count elements, those of ``parts`` rows of D elements. FIRST_GROUP is
-    the place of a row's first merged group.
+    Args named ``stride_*`` count elements, those of ``parts`` rows of D elements. Reads the rows'
+    lengths before it waits.
     """
+    let_next_begin(CHAINED)
     b_B = tl.arange(0, B_PAD)
     num_tokens_B = tl.load(seq_lens + b_B, mask=b_B < num_rows, other=0)
-    split_B = split_size(num_tokens_B, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
+    split_B = split_size(num_tokens_B, BASE_TOKENS, K, MAX_SPLITS)
     # A padding row has one empty split, which writes its zeros.
     num_splits_B = tl.where(b_B < num_rows, tl.maximum(tl.cdiv(num_tokens_B, split_B), 1), 0)
     end_B = tl.cumsum(num_splits_B, axis=0)
@@ -185,13 +132,12 @@ def split_kernel(
     r_R = tl.arange(0, R_PAD)
     d_D = tl.arange(0, D)
     is_head_R = r_R < R
-    for item in tl.range(tl.program_id(0), num_items, tl.num_programs(0), num_stages=1):
-        g = item % G
-        is_before_B = end_B <= item // G
-        b = tl.sum(is_before_B.to(tl.int32), axis=0)
-        split = item // G - tl.max(tl.where(is_before_B, end_B, 0), axis=0)
+    item = tl.program_id(0)
+    b, g, split = _find_item(item, end_B, num_rows, G)
+    wait_for_before(CHAINED)
+    while item < num_items:
         num_tokens = tl.load(seq_lens + b)
-        size = split_size(num_tokens, BASE_TOKENS, BASE_SPLITS, MAX_SPLITS)
+        size = split_size(num_tokens, BASE_TOKENS, K, MAX_SPLITS)
         num_splits = tl.cdiv(num_tokens, size)
         row = b.to(tl.int64)
         h_R = g * R + r_R
@@ -230,17 +176,5 @@ def split_kernel(
                 row_parts + place_R[:, None] * D + d_D[None, :], out_RD, mask=is_head_R[:, None]
             )
             tl.store(row_lses + place_R, max_R + tl.log2(sum_R), mask=is_head_R)
-            if MERGES:
-                _merge_row(
-                    row_parts,
-                    row_lses,
-                    counters + (b * G + g) * stride_counters_g,
-                    out + row * stride_out_b + g * R * stride_out_h,
-                    stride_out_h,
-                    split,
-                    num_splits,
-                    R,
-                    D,
-                    FAN_IN,
-                    FIRST_GROUP,
-                )
+        item += tl.num_programs(0)
+        b, g, split = _find_item(item, end_B, num_rows, G)

@@ -11,6 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from headrace.kernels.chain import let_next_begin, wait_for_before
+
 
 @triton.jit
 def group_kernel(
@@ -20,8 +22,11 @@ def group_kernel(
     num_pairs,
     E: tl.constexpr,
     BLOCK_P: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """Write one expert's pairs in order, and where they start; program E serves the padding."""
+    let_next_begin(CHAINED)
+    wait_for_before(CHAINED)
     expert = tl.program_id(0)
     offsets = tl.arange(0, BLOCK_P)
     below = tl.zeros([BLOCK_P], tl.int32)

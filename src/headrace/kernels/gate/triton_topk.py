@@ -8,6 +8,9 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from headrace.kernels.chain import let_next_begin, wait_for_before
+from headrace.kernels.gate.triton_choose import choose_experts
+
 
 @triton.jit
 def topk_kernel(
@@ -19,35 +22,22 @@ def topk_kernel(
     E: tl.constexpr,
     E_PAD: tl.constexpr,
     K: tl.constexpr,
-    K_PAD: tl.constexpr,
     RENORMALIZE: tl.constexpr,
     HAS_PADDING: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """Write a token's experts, best first, and their weights."""
-    token = tl.program_id(0)
+    let_next_begin(CHAINED)
+    token = tl.program_id(0).to(tl.int64)
     experts = tl.arange(0, E_PAD)
-    places = tl.arange(0, K_PAD)
-    logits = tl.load(
-        logits_ptr + token * logits_stride + experts, mask=experts < E, other=float("-inf")
-    ).to(tl.float32)
-    best = tl.max(logits, 0)
-    total = tl.sum(tl.exp(logits - best), 0)
-    chosen_total = 0.0
-    weights = tl.zeros([K_PAD], tl.float32)
-    ids = tl.full([K_PAD], -1, tl.int32)
-    for place in tl.static_range(K):
-        top = tl.max(logits, 0)
-        # The lowest id among equals; nothing equals NaN, and then the last expert it is.
-        expert = tl.min(tl.where(logits == top, experts, E - 1), 0)
-        weight = tl.exp(top - best)
-        chosen_total += weight
-        weights = tl.where(places == place, weight, weights)
-        ids = tl.where(places == place, expert, ids)
-        logits = tl.where(experts == expert, float("-inf"), logits)
-    if RENORMALIZE:
-        total = chosen_total
+    wait_for_before(CHAINED)
+    logits = tl.load(logits_ptr + token * logits_stride + experts, mask=experts < E, other=0.0)
+    places, weights = choose_experts(
+        logits.to(tl.float32)[None, :], experts, E, K, RENORMALIZE, logits.dtype == tl.bfloat16
+    )
+    ids = experts
     if HAS_PADDING:
         ids = tl.where(token < tl.load(num_rows_ptr), ids, -1)
     out = token * K + places
-    tl.store(weights_ptr + out, weights / total, mask=places < K)
-    tl.store(ids_ptr + out, ids, mask=places < K)
+    tl.store(weights_ptr + out, weights, mask=places < K)
+    tl.store(ids_ptr + out, tl.broadcast_to(ids[None, :], out.shape), mask=places < K)

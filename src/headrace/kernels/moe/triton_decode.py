@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from headrace.kernels.chain import launch
 from headrace.kernels.gate.routing import Routing
 from headrace.kernels.moe.triton_decode_down import down_decode_kernel
 from headrace.kernels.moe.triton_decode_gate_up import gate_up_decode_kernel
@@ -85,15 +86,12 @@ def grouped_experts(
     knobs = knobs or decode_knobs(num_tokens)
     num_places = min(num_pairs, num_experts)
     tables = (routing.ids_TK, routing.order_P, routing.starts_E1)
-    common = {
-        "H": hidden,
-        "I": width,
-        "BY_PAIR": num_pairs < num_experts,
-        "BLOCK_N": knobs.block_n,
-        "PRECISION": "ieee" if x_TH.dtype is torch.float32 else "tf32",
-        "num_warps": knobs.num_warps,
-    }
-    gate_up_decode_kernel[(-(-width // knobs.block_i), num_places)](
+    by_pair, precision = num_pairs < num_experts, "ieee" if x_TH.dtype is torch.float32 else "tf32"
+    common = {"H": hidden, "I": width, "BY_PAIR": by_pair, "PRECISION": precision}
+    common |= {"BLOCK_N": knobs.block_n, "num_warps": knobs.num_warps}
+    launch(
+        gate_up_decode_kernel,
+        (-(-width // knobs.block_i), num_places),
         x_TH,
         gate_up_EJH,
         act_PI,
@@ -104,7 +102,9 @@ def grouped_experts(
         NUM_STAGES=knobs.stages_up,
         **common,
     )
-    down_decode_kernel[(-(-hidden // knobs.block_m), num_places)](
+    launch(
+        down_decode_kernel,
+        (-(-hidden // knobs.block_m), num_places),
         act_PI,
         down_EHI,
         out_PH,

@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from headrace.kernels.chain import let_next_begin, wait_for_before
+
 
 @triton.jit
 def down_decode_kernel(
@@ -25,23 +27,33 @@ def down_decode_kernel(
     BLOCK_I: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
-    """Write ``out[pair, columns]`` of one expert's pairs; the grid is as in gate and up."""
+    """Write ``out[pair, columns]`` of one expert's pairs; the grid is as in gate and up.
+
+    Reads the routing before it waits: the kernel of gate and up, which must be the one before,
+    lets it begin only when that is there.
+    """
+    let_next_begin(CHAINED)
     tile = tl.program_id(0)
     place = tl.program_id(1)
     expert = place
+    # Past the first-level cache, which may hold what the layer before left there.
     if BY_PAIR:
-        expert = tl.load(ids_ptr + tl.load(order_ptr + place))
-        if expert < 0:
-            return
-    start = tl.load(starts_ptr + expert)
-    if BY_PAIR:  # noqa: SIM102
-        if start != place:
-            return
-    stop = tl.load(starts_ptr + expert + 1)
+        expert = tl.load(
+            ids_ptr + tl.load(order_ptr + place, cache_modifier=".cg"), cache_modifier=".cg"
+        )
+    start = tl.load(starts_ptr + tl.maximum(expert, 0), cache_modifier=".cg")
+    stop = tl.load(starts_ptr + tl.maximum(expert, 0) + 1, cache_modifier=".cg")
     rows = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     width = tl.arange(0, BLOCK_I)
-    weights = weight_ptr + expert.to(tl.int64) * (H * I)
+    weights = weight_ptr + tl.maximum(expert, 0).to(tl.int64) * (H * I)
+    is_idle = start == stop
+    if BY_PAIR:
+        is_idle = (expert < 0) | (start != place)
+    wait_for_before(CHAINED)
+    if is_idle:
+        return
     weights = weights + rows[:, None] * I + width[None, :]
     for first in range(start, stop, BLOCK_N):
         places = first + tl.arange(0, BLOCK_N)

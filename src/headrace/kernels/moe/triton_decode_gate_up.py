@@ -12,6 +12,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from headrace.kernels.chain import let_next_begin, wait_for_before
+
 
 @triton.jit
 def gate_up_decode_kernel(
@@ -30,12 +32,17 @@ def gate_up_decode_kernel(
     BLOCK_H: tl.constexpr,
     NUM_STAGES: tl.constexpr,
     PRECISION: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """Write ``act[p, columns]`` of one expert's pairs, in sorted order.
 
     Grid: tiles of I, experts; or places in the sorted order (``BY_PAIR``), of which the first of
-    an expert works, so that few pairs need few programs.
+    an expert works, so that few pairs need few programs. Reads nothing
+    before it waits.
     """
+    wait_for_before(CHAINED)
+    # Only now: the next kernel reads the routing before it waits.
+    let_next_begin(CHAINED)
     tile = tl.program_id(0)
     place = tl.program_id(1)
     expert = place

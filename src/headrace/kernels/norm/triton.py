@@ -10,6 +10,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headrace.kernels.chain import launch, let_next_begin, wait_for_before
+
 
 @triton.jit
 def norm_kernel(
@@ -22,12 +24,19 @@ def norm_kernel(
     H: tl.constexpr,
     BLOCK_H: tl.constexpr,
     ADDS: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
-    """Norm one row; with ``ADDS`` the sum of the row and the stream, which is written too."""
+    """Norm one row; with ``ADDS`` the sum of the row and the stream, which is written too.
+
+    Reads the weight before it waits.
+    """
+    let_next_begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, BLOCK_H)
     is_in = columns < H
     dtype = normed_ptr.dtype.element_ty
+    weight = tl.load(weight_ptr + columns, mask=is_in, other=0.0).to(tl.float32)
+    wait_for_before(CHAINED)
     x = tl.load(x_ptr + row * H + columns, mask=is_in, other=0.0).to(dtype).to(tl.float32)
     if ADDS:
         residual = tl.load(residual_ptr + row * H + columns, mask=is_in, other=0.0)
@@ -35,7 +44,6 @@ def norm_kernel(
         tl.store(stream_ptr + row * H + columns, stream, mask=is_in)
         x = stream.to(tl.float32)
     scale = tl.rsqrt(tl.sum(x * x, 0) / H + eps)
-    weight = tl.load(weight_ptr + columns, mask=is_in, other=0.0).to(tl.float32)
     normed = (x * scale).to(dtype).to(tl.float32) * weight
     tl.store(normed_ptr + row * H + columns, normed.to(dtype), mask=is_in)
 
@@ -70,7 +78,9 @@ def _launch(
     if num_rows == 0:
         return
     block = triton.next_power_of_2(width)
-    norm_kernel[(num_rows,)](
+    launch(
+        norm_kernel,
+        (num_rows,),
         x_TH,
         residual_TH,
         weight_H,

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from headrace.kernels.chain import launch, let_next_begin, wait_for_before
 from headrace.kernels.rope import RopeTable
 
 
@@ -37,11 +38,14 @@ def norm_rope_write_kernel(
     D: tl.constexpr,
     IS_NARROW: tl.constexpr,
     HAS_SCALES: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """Serve a few heads of one row: grid (rows, groups of HEADS heads).
 
     A head is held as its two halves, since rotation pairs element i with element i + D/2.
+    Reads the norms' weights, positions, slots, cosines and sines before it waits.
     """
+    let_next_begin(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     F: tl.constexpr = D // 2
     heads = tl.program_id(1) * HEADS + tl.arange(0, HEADS)
@@ -50,23 +54,25 @@ def norm_rope_write_kernel(
     is_query = (heads < NUM_Q)[:, None]
     is_value = (heads >= NUM_Q + NUM_KV)[:, None]
     dtype = q_ptr.dtype.element_ty
+    q_low = tl.load(q_norm_ptr + freqs).to(tl.float32)[None, :]
+    q_high = tl.load(q_norm_ptr + F + freqs).to(tl.float32)[None, :]
+    k_low = tl.load(k_norm_ptr + freqs).to(tl.float32)[None, :]
+    k_high = tl.load(k_norm_ptr + F + freqs).to(tl.float32)[None, :]
+    angles = tl.load(positions_ptr + row).to(tl.int64) * F + freqs
+    cos = tl.load(cos_ptr + angles).to(tl.float32)[None, :]
+    sin = tl.load(sin_ptr + angles).to(tl.float32)[None, :]
+    slot = tl.load(slots_ptr + row).to(tl.int64)
+    wait_for_before(CHAINED)
     source = qkv_ptr + row * qkv_stride + heads[:, None] * D + freqs[None, :]
     low_in = tl.load(source, mask=is_head, other=0.0).to(tl.float32)
     high_in = tl.load(source + F, mask=is_head, other=0.0).to(tl.float32)
     squares = tl.sum(low_in * low_in + high_in * high_in, 1) / D
     scale = tl.rsqrt(squares + eps)[:, None]
-    q_low = tl.load(q_norm_ptr + freqs).to(tl.float32)[None, :]
-    q_high = tl.load(q_norm_ptr + F + freqs).to(tl.float32)[None, :]
-    k_low = tl.load(k_norm_ptr + freqs).to(tl.float32)[None, :]
-    k_high = tl.load(k_norm_ptr + F + freqs).to(tl.float32)[None, :]
     # Every product is rounded to the rows' dtype, as the reference does.
     low = (low_in * scale).to(dtype).to(tl.float32) * tl.where(is_query, q_low, k_low)
     high = (high_in * scale).to(dtype).to(tl.float32) * tl.where(is_query, q_high, k_high)
     low = low.to(dtype).to(tl.float32)
     high = high.to(dtype).to(tl.float32)
-    angles = tl.load(positions_ptr + row).to(tl.int64) * F + freqs
-    cos = tl.load(cos_ptr + angles).to(tl.float32)[None, :]
-    sin = tl.load(sin_ptr + angles).to(tl.float32)[None, :]
     turned_low = (low * cos).to(dtype).to(tl.float32) - (high * sin).to(dtype).to(tl.float32)
     turned_high = (high * cos).to(dtype).to(tl.float32) + (low * sin).to(dtype).to(tl.float32)
     out_low = tl.where(is_value, low_in, turned_low.to(dtype).to(tl.float32))
@@ -74,7 +80,6 @@ def norm_rope_write_kernel(
     queries = q_ptr + (row * NUM_Q + heads[:, None]) * D + freqs[None, :]
     tl.store(queries, out_low.to(dtype), mask=is_query)
     tl.store(queries + F, out_high.to(dtype), mask=is_query)
-    slot = tl.load(slots_ptr + row).to(tl.int64)
     # No head is written for a row without a slot.
     first_written = tl.where(slot >= 0, NUM_Q, NUM_Q + 2 * NUM_KV)
     is_written = is_head & (heads >= first_written)[:, None]
@@ -129,7 +134,9 @@ def norm_rope_write(
     num_heads = num_q_heads + 2 * num_kv_heads
     # Few rows: many small programs fill the device; many rows: fewer, larger ones.
     heads = 4 if num_rows <= 64 else 8
-    norm_rope_write_kernel[(num_rows, triton.cdiv(num_heads, heads))](
+    launch(
+        norm_rope_write_kernel,
+        (num_rows, triton.cdiv(num_heads, heads)),
         qkv_TX,
         q_norm_D,
         k_norm_D,

@@ -204,7 +204,7 @@ class DeviceDecoder:
         scales: Scales,
     ) -> Tensor:
         return kernels.norm_rope_write(
-            F.linear(normed_TH, layer.qkv_NH),
+            kernels.qkv_linear(normed_TH, layer.qkv_NH),
             layer.q_norm_D,
             layer.k_norm_D,
             self.weights.rope,

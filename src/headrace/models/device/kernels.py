@@ -27,6 +27,7 @@ FAMILIES: dict[str, tuple[Family[Any], tuple[str, str] | None]] = {
     "norm_rope_write": (NORM_ROPE_WRITE, None),
     "decode_attention": (DECODE_ATTENTION, None),
     "prefill_attention": (PREFILL_ATTENTION, None),
+    "qkv_linear": (NARROW_LINEAR, ("hidden", "qkv_width")),
     "out_linear": (NARROW_LINEAR, ("hidden", "query_width")),
     "gate_linear": (NARROW_LINEAR, ("hidden", "num_experts")),
     "route": (ROUTE, None),
@@ -36,7 +37,7 @@ FAMILIES: dict[str, tuple[Family[Any], tuple[str, str] | None]] = {
 
 
 # Not part of a decode step, or a library's own product, which a graph can hold.
-_NOT_IN_GRAPHS = frozenset({"prefill_attention", "out_linear", "gate_linear"})
+_NOT_IN_GRAPHS = frozenset({"prefill_attention", "qkv_linear", "out_linear", "gate_linear"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,7 @@ class DeviceKernels:
     norm_rope_write: Kernel
     decode_attention: Kernel
     prefill_attention: Kernel
+    qkv_linear: Kernel
     out_linear: Kernel
     gate_linear: Kernel
     route: Kernel
@@ -104,6 +106,7 @@ def model_sizes(config: ModelConfig, *, block_size: int) -> dict[str, int]:
         "head_dim": config.head_dim,
         "queries_per_kv": config.num_heads // config.num_kv_heads,
         "query_width": config.num_heads * config.head_dim,
+        "qkv_width": (config.num_heads + 2 * config.num_kv_heads) * config.head_dim,
         "block_size": block_size,
         "hidden": config.hidden_size,
         "num_experts": config.num_experts,

@@ -13,7 +13,7 @@ from headrace.kernels.attention.decode_plan import (
 )
 
 KNOBS = DecodeKnobs()
-SMALL = DecodeKnobs(tile_tokens=16, base_tokens=32, base_splits=4, max_splits=16, fan_in=4)
+SMALL = DecodeKnobs(tile_tokens=16, base_tokens=32, max_splits=8)
 
 
 def _num_splits(num_tokens: int, knobs: DecodeKnobs) -> int:
@@ -22,9 +22,9 @@ def _num_splits(num_tokens: int, knobs: DecodeKnobs) -> int:
 
 @pytest.mark.parametrize(
     ("num_tokens", "size"),
-    [(1, 256), (4096, 256), (4097, 512), (32768, 512), (32769, 1024), (1 << 20, 16384)],
+    [(1, 256), (16384, 256), (16385, 320), (20480, 320), (20481, 384), (1 << 20, 16384)],
 )
-def test_a_split_doubles_when_a_row_would_have_too_many(num_tokens: int, size: int) -> None:
+def test_a_split_grows_by_tiles_when_a_row_would_have_too_many(num_tokens: int, size: int) -> None:
     assert split_tokens(num_tokens, KNOBS) == size
 
 
@@ -40,14 +40,12 @@ def test_the_most_splits_of_a_bounded_row_are_exact(max_tokens: int) -> None:
     assert most_splits(max_tokens, SMALL) == expected
 
 
-def test_scratch_has_places_for_splits_and_then_for_groups() -> None:
+def test_scratch_has_a_place_for_every_split() -> None:
     scratch = make_decode_scratch(
         3, 1024, num_kv_heads=2, queries_per_kv=5, head_dim=64, knobs=SMALL, device="cpu"
     )
-    assert scratch.parts_BGXRD.shape == (3, 2, 16 + 4, 5, 64)
-    assert scratch.lses_BGXR.shape == (3, 2, 16 + 4, 5)
-    assert scratch.counters_BGC.shape == (3, 2, 1 + 4)
-    assert not scratch.counters_BGC.any()
+    assert scratch.parts_BGXRD.shape == (3, 2, 8, 5, 64)
+    assert scratch.lses_BGXR.shape == (3, 2, 8, 5)
 
 
 def test_a_tile_keeps_its_bytes_whatever_the_head() -> None:
@@ -62,8 +60,6 @@ def test_a_tile_keeps_its_bytes_whatever_the_head() -> None:
     ("wrong", "message"),
     [
         ({"base_tokens": 100}, "base_tokens must be a multiple"),
-        ({"base_splits": 128}, "base_splits must be at most"),
-        ({"max_splits": 128}, "max_splits must be a multiple of fan_in"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(wrong: dict[str, int], message: str) -> None:
@@ -74,3 +70,12 @@ def test_settings_that_do_not_fit_are_refused(wrong: dict[str, int], message: st
 def test_registers_let_the_programs_of_a_processor_fit() -> None:
     assert KNOBS.max_registers == 168
     assert DecodeKnobs(programs_per_processor=1).max_registers == 255
+
+
+def test_few_rows_get_as_many_splits_as_fill_a_device() -> None:
+    def knobs(num_rows: int, num_kv_heads: int) -> DecodeKnobs:
+        return decode_knobs(num_kv_heads=num_kv_heads, head_dim=128, kv_bytes=2, num_rows=num_rows)
+
+    assert [knobs(rows, 4).max_splits for rows in (1, 2, 4, 8)] == [64, 32, 16, 8]
+    assert knobs(8, 1).max_splits == 32
+    assert knobs(8, 4).base_tokens < knobs(16, 4).base_tokens < knobs(64, 4).base_tokens

@@ -29,7 +29,9 @@ def test_a_cpu_gets_the_references() -> None:
 
 
 def test_a_device_gets_the_best() -> None:
-    assert bind(DECODE_ATTENTION, _site()) is triton_decode.paged_decode_attention
+    assert bind(DECODE_ATTENTION, _site()) is triton_decode.paged_decode_attention_few_rows
+    many = _site(sizes=SIZES | {"num_tokens": 64})
+    assert bind(DECODE_ATTENTION, many) is triton_decode.paged_decode_attention
     assert choose(PREFILL_ATTENTION, _site()).variant.name == "flash_attention_4"
 
 
@@ -73,6 +75,8 @@ def test_what_prefill_declines(changes: dict[str, Any], word: str) -> None:
 
 
 def test_an_eight_bit_pool_decodes_where_the_device_can_widen_it() -> None:
-    assert choose(DECODE_ATTENTION, _site(kv_dtype="float8_e4m3fn")).variant.name == "triton"
+    assert (
+        choose(DECODE_ATTENTION, _site(kv_dtype="float8_e4m3fn")).variant.name == "few_rows_triton"
+    )
     # The library reads pools of the queries' dtype only.
     assert choose(PREFILL_ATTENTION, _site(kv_dtype="float8_e4m3fn")).variant.name == "triton"

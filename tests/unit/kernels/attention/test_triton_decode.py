@@ -19,12 +19,12 @@ from tests.support.attention_shapes import (
 
 # Small enough that a few hundred tokens reach every level: 32-token splits up to 128 tokens, then
 # 64, then 128 from 1,025 on.
-KNOBS = DecodeKnobs(tile_tokens=16, base_tokens=32, base_splits=4, max_splits=16, fan_in=4)
-# None, one, a block and one past it, a split and one past it, one group and one past it.
+KNOBS = DecodeKnobs(tile_tokens=16, base_tokens=32, max_splits=8)
+# None, one, a block and one past it, a split and one past it, several.
 LENGTHS = (0, 1, 16, 17, 32, 33, 128, 129, 300)
 VARIANTS = (
     triton_decode.paged_decode_attention,
-    triton_decode.paged_decode_attention_two_kernels,
+    triton_decode.paged_decode_attention_few_rows,
 )
 Attend = Callable[..., Tensor]
 
@@ -57,22 +57,25 @@ def test_a_tile_may_span_blocks_or_a_part_of_one(head_dim: int, block_size: int,
     cache = make_cache([64, 65, 200], heads, dtype=torch.float32)
     q_BHD = make_queries(3, heads, dtype=torch.float32)
     knobs = DecodeKnobs(tile_tokens=tile, base_tokens=64)
-    _check(_run(VARIANTS[0], q_BHD, cache, heads, knobs=knobs), q_BHD, cache, heads, 5e-6)
+    for attend in VARIANTS:
+        _check(_run(attend, q_BHD, cache, heads, knobs=knobs), q_BHD, cache, heads, 5e-6)
 
 
 def test_half_precision_keeps_sums_in_single() -> None:
     heads = Heads(num_heads=16, num_kv_heads=2, head_dim=64, block_size=16)
     cache = make_cache([5, 90, 140], heads, dtype=torch.float16)
     q_BHD = make_queries(3, heads, dtype=torch.float16)
-    _check(_run(VARIANTS[0], q_BHD, cache, heads), q_BHD, cache, heads, 2e-3)
+    for attend in VARIANTS:
+        _check(_run(attend, q_BHD, cache, heads), q_BHD, cache, heads, 2e-3)
 
 
-def test_eight_bit_keys_and_values_are_scaled_by_head() -> None:
+@pytest.mark.parametrize("attend", VARIANTS)
+def test_eight_bit_keys_and_values_are_scaled_by_head(attend: Attend) -> None:
     heads = Heads(num_heads=8, num_kv_heads=2, head_dim=64, block_size=16)
     cache = make_cache([33, 70], heads, dtype=torch.float8_e4m3fn)
     q_BHD = make_queries(2, heads, dtype=torch.float32)
     scales = {"k_scale_G": torch.tensor([0.5, 2.0]), "v_scale_G": torch.tensor([3.0, 0.25])}
-    out_BHD = _run(VARIANTS[0], q_BHD, cache, heads, **scales)
+    out_BHD = _run(attend, q_BHD, cache, heads, **scales)
     tables = (cache.block_table_BP, cache.seq_lens_B)
     expected = reference(q_BHD, cache.pool_2GNSD, *tables, scale=heads.scale, **scales)
     torch.testing.assert_close(out_BHD, expected, rtol=1e-5, atol=5e-6)

@@ -36,3 +36,14 @@ def test_weights_are_softmax_scores_and_sum_to_one_when_renormalised() -> None:
 
 def test_equal_logits_go_to_the_lower_id() -> None:
     assert route(torch.zeros(1, 5), top_k=3, renormalize=True).ids_TK.tolist() == [[0, 1, 2]]
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 5])
+def test_garbage_in_padding_has_no_expert_either(num_rows: int) -> None:
+    logits = normal(5, 8)
+    expected = route(logits, top_k=2, renormalize=True, num_rows_1=torch.tensor([num_rows]))
+    logits[num_rows:] = torch.nan
+    routing = route(logits, top_k=2, renormalize=True, num_rows_1=torch.tensor([num_rows]))
+    assert torch.equal(routing.ids_TK, expected.ids_TK)
+    assert torch.equal(routing.order_P, expected.order_P)
+    assert torch.equal(routing.starts_E1, expected.starts_E1)

@@ -10,8 +10,8 @@ def topk(logits: torch.Tensor, top_k: int) -> tuple[torch.Tensor, torch.Tensor]:
     weights = torch.full((len(logits), top_k), torch.nan)
     ids = torch.full((len(logits), top_k), -9, dtype=torch.int32)
     topk_kernel[(len(logits),)](
-        logits, weights, ids, ids, logits.stride(0), E=logits.shape[1], E_PAD=8, K=top_k, K_PAD=4,
-        RENORMALIZE=True, HAS_PADDING=False,
+        logits, weights, ids, ids, logits.stride(0), E=logits.shape[1], E_PAD=8, K=top_k,
+        RENORMALIZE=True, HAS_PADDING=False, CHAINED=False,
     )  # fmt: skip
     return weights, ids
 

@@ -17,3 +17,14 @@ def test_the_result_is_the_references(num_tokens: int, num_rows: int, hidden: in
     expected = combine_reference.combine(*inputs, eps=1e-6)
     for result, plain in zip(triton_combine.combine(*inputs, eps=1e-6), expected, strict=True):
         torch.testing.assert_close(result, plain)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # the interpreter computes with NaN
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    routing, out, residual = routing_of(5, 8, 3), normal(15, 40), normal(5, 40, seed=1)
+    weight = normal(40, seed=2)
+    together = triton_combine.combine(out, routing, residual, weight, eps=1e-6)
+    out[3:], residual[1:] = torch.nan, torch.inf
+    beside = triton_combine.combine(out, routing, residual, weight, eps=1e-6)
+    for before, after in zip(together, beside, strict=True):
+        assert torch.equal(after[0], before[0])

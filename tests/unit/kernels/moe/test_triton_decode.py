@@ -39,3 +39,13 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 
 def test_only_large_batches_get_wide_tiles() -> None:
     assert decode_knobs(1).block_n == decode_knobs(128).block_n < decode_knobs(256).block_n
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 5, 6])
+def test_garbage_in_padding_reaches_no_real_row(num_rows: int) -> None:
+    routing, weights = routing_of(6, 8, 2, num_rows=num_rows), experts(8, 32, 16)
+    x = normal(6, 32)
+    clean = grouped_experts(x, routing, *weights, knobs=KNOBS)
+    x[num_rows:] = torch.nan
+    kept = real_pairs(routing)
+    assert torch.equal(grouped_experts(x, routing, *weights, knobs=KNOBS)[kept], clean[kept])

@@ -12,7 +12,7 @@ def test_rows_of_padding_pairs_are_left_as_they_were() -> None:
     down_decode_kernel[(1, 4)](
         act, down, out, routing.ids_TK, routing.order_P, routing.starts_E1,
         H=32, I=16, BY_PAIR=False, BLOCK_M=32, BLOCK_N=16, BLOCK_I=16, NUM_STAGES=2,
-        PRECISION="ieee",
+        PRECISION="ieee", CHAINED=False,
     )  # fmt: skip
     assert (out[4:] == 7.0).all()
     for place, pair in enumerate(routing.order_P[:4].tolist()):

@@ -30,3 +30,20 @@ def test_all_tokens_of_one_expert_fill_whole_tiles_and_part_of_one(num_tokens: i
     routing, x, weights = one_expert(num_tokens, 4), normal(num_tokens, 32), experts(4, 32, 16)
     expected = grouped_reference.grouped_experts(x, routing, *weights)
     torch.testing.assert_close(grouped_experts(x, routing, *weights, knobs=KNOBS), expected)
+
+
+@pytest.mark.parametrize("num_rows", [0, 1, 5, 6])
+def test_garbage_in_padding_reaches_no_real_row(num_rows: int) -> None:
+    routing, weights = routing_of(6, 8, 2, num_rows=num_rows), experts(8, 32, 16)
+    x = normal(6, 32)
+    clean = grouped_experts(x, routing, *weights, knobs=KNOBS)
+    x[num_rows:] = torch.nan
+    kept = real_pairs(routing)
+    assert torch.equal(grouped_experts(x, routing, *weights, knobs=KNOBS)[kept], clean[kept])
+
+
+def test_a_row_does_not_depend_on_its_neighbours() -> None:
+    routing, x, weights = routing_of(20, 8, 2), normal(20, 32), experts(8, 32, 16)
+    alone = grouped_experts(x, routing, *weights, knobs=KNOBS)
+    x[1:] = normal(19, 32, seed=9)
+    assert torch.equal(grouped_experts(x, routing, *weights, knobs=KNOBS)[:2], alone[:2])

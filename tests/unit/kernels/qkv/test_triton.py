@@ -62,3 +62,17 @@ def test_an_eight_bit_cache_is_the_references_and_saturates(has_scales: bool) ->
     values = got[1, 1].flatten(0, 1)
     assert (values[40, -1], values[7, -2]) == (448.0, -448.0)
     assert (got != 0).any(-1).sum() == 2 * num_kv * 4
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")  # the interpreter computes with NaN
+@pytest.mark.parametrize("positions", [torch.int32, torch.int64])
+def test_padding_writes_nothing_whatever_it_holds(positions: torch.dtype) -> None:
+    qkv, rope, weights = normal(3, 4 * 8), small_rope(8), [normal(8, seed=s) for s in (1, 2)]
+    places = torch.tensor([63, 0, 0], dtype=positions), torch.tensor([5, -1, -1])
+    clean, garbage = (torch.full((2, 1, 4, 4, 8), 7.0) for _ in range(2))
+    triton.norm_rope_write(qkv, *weights, rope, *places, clean, num_q_heads=2, eps=1e-6)
+    qkv[1:] = torch.nan
+    q = triton.norm_rope_write(qkv, *weights, rope, *places, garbage, num_q_heads=2, eps=1e-6)
+    assert torch.equal(garbage, clean)
+    assert (clean != 7.0).sum() == 2 * 8
+    assert q[0].isfinite().all()

@@ -26,3 +26,10 @@ def test_a_seed_gives_the_same_numbers() -> None:
     name = "model.layers.0.mlp.experts.down_proj"
     assert torch.equal(one[name], same[name])
     assert not torch.equal(one[name], other[name])
+
+
+def test_dense_layers_get_their_own_parameters() -> None:
+    config = model_config(TinyModel(num_layers=2, dense_layers=(1,)))
+    tensors = random_tensors(config, dtype=torch.float32, device="cpu")
+    names = {name for name in tensors if name.startswith("model.layers.1.mlp.")}
+    assert names == {f"model.layers.1.mlp.{part}_proj.weight" for part in ("gate", "up", "down")}

@@ -35,3 +35,15 @@ def test_biases_are_refused_with_what_to_do() -> None:
     config = msgspec.structs.replace(model_config(TinyModel()), attention_bias=True)
     with pytest.raises(CheckpointError, match="device=cpu"):
         arrange_weights({}, config, num_positions=8)
+
+
+def test_a_dense_layer_has_no_gate_and_its_two_projections_stacked() -> None:
+    config = model_config(TinyModel(num_layers=2, dense_layers=(1,)))
+    tensors = random_tensors(config, dtype=torch.float32, device="cpu")
+    experts, dense = arrange_weights(tensors, config, num_positions=8).layers
+    assert experts.gate_EH is tensors["model.layers.0.mlp.gate.weight"]
+    assert dense.gate_EH is None
+    prefix = "model.layers.1.mlp."
+    stacked = torch.cat([tensors[f"{prefix}{name}_proj.weight"] for name in ("gate", "up")])
+    assert torch.equal(dense.gate_up, stacked)
+    assert dense.down is tensors[f"{prefix}down_proj.weight"]
